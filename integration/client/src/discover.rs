@@ -1,0 +1,88 @@
+//! Finding a server without being told: environment first, then the data folder of a server started here.
+//!
+//! - `SUBVOLD_SERVER`: an address as in [`subvol_protocol::address`];
+//! - else `./subvold-data/subvold.sock`;
+//! - `SUBVOLD_TOKEN_FILE`: a file with the token; else `default.token` beside the socket, if it is there.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use subvol_protocol::address::{Address, Endpoint};
+use subvol_protocol::token::Token;
+use subvol_protocol::limits::MAX_TOKEN;
+use subvol_protocol::name::NameError;
+
+use crate::error::{ClientError, Result};
+
+/// The environment variable with the server's address.
+const SERVER: &str = "SUBVOLD_SERVER";
+/// The environment variable with the path of the token's file.
+const TOKEN_FILE: &str = "SUBVOLD_TOKEN_FILE";
+/// Where a server that was started in this folder listens.
+const LOCAL_SOCKET: &str = "subvold-data/subvold.sock";
+/// The token's file beside a socket.
+const DEFAULT_TOKEN: &str = "default.token";
+
+/// Where to connect and as whom.
+#[derive(Clone, Debug)]
+pub struct Discovered {
+    /// The address.
+    pub address: Address,
+    /// The token, if there is one.
+    pub token: Option<Token>,
+}
+
+/// Finds a server.
+///
+/// # Errors
+/// [`ClientError::NoServer`] with what was tried; [`ClientError::Address`] or [`ClientError::Io`] if what is set is wrong.
+pub fn discover() -> Result<Discovered> {
+    let folder = env::current_dir().map_err(|error| ClientError::io("the current folder", error))?;
+    discover_in(&folder, env::var(SERVER).ok(), env::var_os(TOKEN_FILE).map(PathBuf::from))
+}
+
+/// As [`discover`], with what it takes from its surroundings as arguments.
+fn discover_in(folder: &Path, server: Option<String>, token_file: Option<PathBuf>) -> Result<Discovered> {
+    let address = match server {
+        Some(text) => text.parse()?,
+        None => {
+            let socket = folder.join(LOCAL_SOCKET);
+            if !socket.exists() {
+                return Err(ClientError::NoServer(format!(
+                    "{SERVER} is not set and {} does not exist; start subvold in this folder, or set {SERVER} to its address",
+                    socket.display()
+                )));
+            }
+            let path = socket
+                .to_str()
+                .ok_or_else(|| ClientError::NoServer(format!("{} is not UTF-8", socket.display())))?;
+            let address = Address { endpoint: Endpoint::Unix { path: path.into() }, tenant: None, volume: None };
+            // Parsing checks the length, so that a deep folder gets this error rather than the kernel's.
+            address.to_string().parse()?
+        }
+    };
+    let token = match (token_file, &address.endpoint) {
+        (Some(file), _) => Some(read_token(&file)?),
+        (None, Endpoint::Unix { path }) => {
+            let file = Path::new(path).with_file_name(DEFAULT_TOKEN);
+            if file.exists() { Some(read_token(&file)?) } else { None }
+        }
+        (None, Endpoint::Tcp { .. }) => None,
+    };
+    Ok(Discovered { address, token })
+}
+
+/// Reads a token without the white space around it.
+pub(crate) fn read_token(file: &Path) -> Result<Token> {
+    use std::io::Read;
+    let shown = file.display().to_string();
+    let what = || format!("reading the token file {shown}; check its path and permissions");
+    let mut bytes = Vec::with_capacity(2 * MAX_TOKEN);
+    std::fs::File::open(file)
+        // Bounded: the path may name a device.
+        .and_then(|file| file.take(2 * MAX_TOKEN as u64).read_to_end(&mut bytes))
+        .map_err(|error| ClientError::io(what(), error))?;
+    let token = Token::new(bytes.trim_ascii());
+    bytes.fill(0);
+    token.map_err(|error: NameError| ClientError::name(format!("token file {shown}"), error))
+}

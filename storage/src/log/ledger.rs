@@ -1,0 +1,94 @@
+//! Results of operations that a client may send again (promise S6: a retried request takes effect once).
+//!
+//! The ledger lives in memory and is rebuilt from the log's records at replay, so a retry after a restart of the
+//! server finds its result as long as the record is in the log. Only operations that changed something are here:
+//! a refused one changed nothing and may be judged anew. Invariants: bounded per client and in clients; the oldest
+//! entry goes first.
+
+use crate::limits::{LEDGER_CLIENTS_MAX, LEDGER_ENTRIES_PER_CLIENT};
+use crate::types::{InodeNumber, OperationId};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// What a retry is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerEntry {
+    /// The client's number of the operation.
+    pub sequence: u64,
+    /// The inode that the operation made or acted on.
+    pub inode: InodeNumber,
+    /// A number that the reply needs (bytes written, offset of an append).
+    pub detail: u64,
+}
+
+/// Results by client.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    clients: FxHashMap<[u8; 16], VecDeque<LedgerEntry>>,
+    /// Clients in the order of their first entry.
+    order: VecDeque<[u8; 16]>,
+}
+
+impl Ledger {
+    /// The result of this operation, if it took effect and is remembered.
+    pub fn find(&self, id: &OperationId) -> Option<LedgerEntry> {
+        let entries = self.clients.get(&id.client)?;
+        entries.iter().rev().find(|entry| entry.sequence == id.sequence).copied()
+    }
+
+    /// Remembers a result.
+    pub fn remember(&mut self, id: &OperationId, inode: InodeNumber, detail: u64) {
+        let entry = LedgerEntry { sequence: id.sequence, inode, detail };
+        if let Some(entries) = self.clients.get_mut(&id.client) {
+            if entries.len() == LEDGER_ENTRIES_PER_CLIENT {
+                entries.pop_front();
+            }
+            entries.push_back(entry);
+            return;
+        }
+        if self.order.len() == LEDGER_CLIENTS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.clients.remove(&oldest);
+        }
+        self.order.push_back(id.client);
+        self.clients.insert(id.client, VecDeque::from([entry]));
+    }
+
+    /// Entries in all.
+    pub fn len(&self) -> usize {
+        self.clients.values().map(VecDeque::len).sum()
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_in_entries_and_clients() {
+        let mut ledger = Ledger::default();
+        let id = |client: u64, sequence| {
+            let mut name = [0; 16];
+            name[..8].copy_from_slice(&client.to_le_bytes());
+            OperationId { client: name, sequence }
+        };
+        for sequence in 0..2 * LEDGER_ENTRIES_PER_CLIENT as u64 {
+            ledger.remember(&id(0, sequence), sequence, 7);
+        }
+        assert_eq!(ledger.len(), LEDGER_ENTRIES_PER_CLIENT);
+        assert_eq!(ledger.find(&id(0, 0)), None);
+        let last = 2 * LEDGER_ENTRIES_PER_CLIENT as u64 - 1;
+        assert_eq!(ledger.find(&id(0, last)), Some(LedgerEntry { sequence: last, inode: last, detail: 7 }));
+        for client in 1..=LEDGER_CLIENTS_MAX as u64 {
+            ledger.remember(&id(client, 1), 5, 0);
+        }
+        assert_eq!(ledger.find(&id(0, last)), None, "the oldest client went");
+        assert!(ledger.find(&id(1, 1)).is_some());
+    }
+}
