@@ -56,6 +56,15 @@ impl Page {
         self.below != Below::InPlace
     }
 
+    /// Bytes from, to changed; answers how many more are unlogged.
+    fn change_unlogged(&mut self, from: usize, to: usize) -> u64 {
+        let before = self.unlogged_bytes();
+        let (from, to) = (from as u16, to as u16);
+        let joined = self.unlogged.map_or((from, to), |(first, last)| (from.min(first), to.max(last)));
+        self.unlogged = Some(joined);
+        self.unlogged_bytes() - before
+    }
+
     fn unlogged_bytes(&self) -> u64 {
         self.unlogged.map_or(0, |(from, to)| u64::from(to - from))
     }
@@ -241,11 +250,7 @@ impl PageTable {
                 self.page_mut(*inode, *block).bytes = Arc::clone(contents);
             }
             PageEffect::Write { inode, offset, data } => self.write(*inode, *offset, data),
-            PageEffect::Zero { inode, offset, length } => {
-                let start = (offset % BLOCK_BYTES) as usize;
-                let page = self.page_mut(*inode, offset / BLOCK_BYTES);
-                Arc::make_mut(&mut page.bytes)[start..start + *length as usize].fill(0);
-            }
+            PageEffect::Zero { inode, offset, length } => self.zero(*inode, *offset, *length as usize),
             PageEffect::Discard { inode, from, to } => self.discard(*inode, *from, *to),
         }
     }
@@ -278,14 +283,20 @@ impl PageTable {
                 },
                 Err(_) => Arc::make_mut(&mut page.bytes)[from..from + piece.len()].copy_from_slice(piece),
             }
-            file.unlogged_bytes -= page.unlogged_bytes();
-            let (from, to) = (from as u16, (from + piece.len()) as u16);
-            page.unlogged =
-                Some(page.unlogged.map_or((from, to), |(old_from, old_to)| (from.min(old_from), to.max(old_to))));
-            file.unlogged_bytes += page.unlogged_bytes();
+            file.unlogged_bytes += page.change_unlogged(from, from + piece.len());
             position += piece.len() as u64;
             (piece, rest) = rest.split_at(rest.len().min(BLOCK));
         }
+    }
+
+    /// The zeros count as unlogged although replay runs the operation that made them: an extent below, written back but
+    /// not logged yet, is logged after that operation and would bring the old bytes back.
+    fn zero(&mut self, inode: InodeNumber, offset: u64, length: usize) {
+        let file = self.files.get_mut(&inode).expect("a changed file has dirty pages");
+        let page = file.pages.get_mut(&(offset / BLOCK_BYTES)).expect("a changed page is dirty");
+        let from = (offset % BLOCK_BYTES) as usize;
+        Arc::make_mut(&mut page.bytes)[from..from + length].fill(0);
+        file.unlogged_bytes += page.change_unlogged(from, from + length);
     }
 
     fn discard(&mut self, inode: InodeNumber, from: u64, to: u64) {

@@ -68,7 +68,7 @@ fn plan_move(
     let moved = inodes.get(source.inode)?;
     let is_directory = moved.is_directory();
     let mut plan = Plan { inode: source.inode, ids_used: 1, ..Plan::default() };
-    plan.mutations.reserve(12);
+    plan.mutations.reserve(14);
 
     if let Some(victim) = victim {
         let item = inodes.get(victim.inode)?;
@@ -121,7 +121,7 @@ fn plan_exchange(
     let now = view.resolved.now;
     let (moved, other) = (inodes.get(source.inode)?, inodes.get(target.inode)?);
     let mut plan = Plan { inode: source.inode, ids_used: 2, ..Plan::default() };
-    plan.mutations.reserve(12);
+    plan.mutations.reserve(14);
 
     names::delete_replaced_name(&mut plan, from.parent, &source);
     names::delete_replaced_name(&mut plan, to.parent, &target);

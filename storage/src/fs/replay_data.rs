@@ -111,11 +111,12 @@ pub fn plan_insert_extent(
     Ok(plan)
 }
 
-/// Plans logged bytes into pages. Bytes past the end of the file are left out. Times and size stay.
+/// Plans logged bytes into pages. Blocks past the end of the file are left out; in its last block the bytes past the end
+/// count, since they are the zeros of a truncation whose block was written back before. Times and size stay.
 pub fn plan_insert_data(view: &View<'_>, inode: InodeNumber, offset: u64, bytes: &Bytes) -> EngineResult<Plan> {
     let mut plan = Plan { inode, ..Plan::default() };
     let item = living(view, inode)?;
-    let left = item.map_or(0, |item| item.size.saturating_sub(offset));
+    let left = item.map_or(0, |item| item.size.next_multiple_of(BLOCK_BYTES).saturating_sub(offset));
     let bytes = bytes.slice(..bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
     let Some(mut item) = item.filter(|_| !bytes.is_empty()) else {
         plan.no_change = true;

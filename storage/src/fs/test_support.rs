@@ -39,7 +39,9 @@ pub struct Bench {
     tree: Tree,
     superseded: Superseded,
     cache: NodeCache,
-    staged: FxHashMap<u64, Arc<Node>>,
+    /// What a device would hold, by address.
+    device: FxHashMap<u64, Arc<Node>>,
+    generation: u64,
     pages: PageTable,
     /// Next identifier.
     pub next_id: u64,
@@ -60,7 +62,8 @@ impl Bench {
             tree: Tree::empty(256, 1),
             superseded: Superseded::new(0),
             cache: NodeCache::new(1 << 20),
-            staged: FxHashMap::default(),
+            device: FxHashMap::default(),
+            generation: 1,
             pages: PageTable::default(),
             next_id: FIRST_FREE_ID,
             now: EPOCH,
@@ -91,17 +94,40 @@ impl Bench {
         bench
     }
 
-    /// Calls `look` with a view of the present state.
-    pub fn view<R>(&self, keep_orphan: bool, look: impl FnOnce(&View<'_>) -> R) -> R {
-        look(&View {
-            tree: &self.tree,
-            nodes: Nodes { cache: &self.cache, staged: &self.staged },
-            pages: &self.pages,
-            blocks: &NoBlocks,
-            transid: 1,
-            resolved: Resolved { now: self.now, next_id: self.next_id, keep_orphan },
-            replay: false,
-        })
+    /// Calls `look` with a view of the present state, again and again while it misses a node that
+    /// [`Bench::cool_down`] took out of memory: one more node is there each time.
+    pub fn view<R>(
+        &self,
+        keep_orphan: bool,
+        mut look: impl FnMut(&View<'_>) -> EngineResult<R>,
+    ) -> EngineResult<R> {
+        let mut staged = FxHashMap::default();
+        loop {
+            let answer = look(&View {
+                tree: &self.tree,
+                nodes: Nodes { cache: &self.cache, staged: &staged },
+                pages: &self.pages,
+                blocks: &NoBlocks,
+                transid: self.generation,
+                resolved: Resolved { now: self.now, next_id: self.next_id, keep_orphan },
+                replay: false,
+            });
+            let Err(EngineError::Missing(missing)) = answer else { return answer };
+            let address = missing.pointer.address;
+            let before = staged.insert(address, Arc::clone(&self.device[&address]));
+            assert!(before.is_none(), "node {address} is missing again");
+        }
+    }
+
+    /// As after a commit and with an empty cache: every node must be fetched again.
+    pub fn cool_down(&mut self) {
+        for node in self.tree.freeze().unwritten() {
+            let address = (self.device.len() as u64 + 1) * crate::limits::NODE_BYTES as u64;
+            node.assign(address);
+            self.device.insert(address, node.detached());
+        }
+        self.tree.release_written();
+        self.generation += 1;
     }
 
     /// Plans and executes; the inode of the reply.
@@ -141,9 +167,13 @@ impl Bench {
         if item.nlink > 0 {
             return;
         }
-        let mut plan = Plan::default();
-        let dropped = self.view(false, |view| plan_drop_inode(view, inode, &item, &mut plan));
-        assert_eq!(dropped, Ok(Dropped::Whole), "files of tests are small");
+        let planned = self.view(false, |view| {
+            let mut plan = Plan::default();
+            let dropped = plan_drop_inode(view, inode, &item, &mut plan)?;
+            assert_eq!(dropped, Dropped::Whole, "files of tests are small");
+            Ok(plan)
+        });
+        let mut plan = planned.expect("a sound tree");
         if plan.mutations.iter().all(|mutation| mutation.key != orphan_key(inode)) {
             plan.delete(orphan_key(inode));
         }
@@ -208,15 +238,15 @@ impl Bench {
 
     /// All items of the tree.
     pub fn items(&self) -> BTreeMap<Key, Vec<u8>> {
-        let mut items = BTreeMap::new();
         self.view(false, |view| {
+            let mut items = BTreeMap::new();
             view.scan(&Key::FIRST, &Key::LAST, |key, bytes| {
                 items.insert(*key, bytes.to_vec());
                 ControlFlow::Continue(())
-            })
+            })?;
+            Ok(items)
         })
-        .expect("everything is in memory");
-        items
+        .expect("a sound tree")
     }
 
     fn execute(&mut self, plan: &Plan) {
@@ -224,12 +254,13 @@ impl Bench {
         let keys: BTreeSet<Key> = plan.mutations.iter().map(|mutation| mutation.key).collect();
         assert_eq!(keys.len(), plan.mutations.len(), "a key twice in {:?}", plan.mutations);
         for Mutation { key, change } in &plan.mutations {
-            let there = self.view(false, |view| view.get(key)).expect("in memory").is_some();
+            let there = self.view(false, |view| view.get(key)).expect("a sound tree").is_some();
             assert!(there || *change != Change::Delete, "{key:?} is deleted and is not there");
         }
-        let nodes = Nodes { cache: &self.cache, staged: &self.staged };
-        let prepared = self.tree.prepare(&nodes, &plan.mutations).expect("everything is in memory");
-        self.tree.apply(&prepared, 1, &plan.mutations, &mut self.superseded);
+        let prepared = self
+            .view(false, |view| Ok(view.tree.prepare(&view.nodes, &plan.mutations)?))
+            .expect("nothing else can fail");
+        self.tree.apply(&prepared, self.generation, &plan.mutations, &mut self.superseded);
         self.next_id += plan.ids_used;
         self.inodes += plan.inodes;
     }
