@@ -1,12 +1,17 @@
 //! Tests of the data side: one file against the obvious model of it, crashes included.
 
-use crate::error::{EngineError, FsError};
+use crate::error::{DataPointer, EngineError, FsError};
 use crate::format::item::inode_flags;
 use crate::fs::data_bench::{DataBench, FILE};
+use crate::fs::data_cache::DataCache;
+use crate::fs::read::{split_blocks, verify_blocks};
 use crate::fs::reclaim::{Dropped, list_orphans, plan_drop_inode, plan_reclaim_step, plan_trim_step};
+use crate::fs::replay_data::{plan_insert_data, plan_insert_extent};
 use crate::fs::seek::{Seek, SeekKind, seek};
+use crate::fs::writeback::plan_writeback;
 use crate::limits::{BLOCK, BLOCK_BYTES, EXTENTS_PER_STEP, FILE_BYTES_MAX};
 use crate::operation::{AttributeChange, Operation};
+use crate::types::DeviceRange;
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -120,7 +125,7 @@ impl Model {
             }
             is_data
         });
-        whole.iter().for_each(|block| drop(self.blocks.remove(block)));
+        self.blocks.retain(|block, _| !whole.contains(block));
     }
 
     fn zero(&mut self, offset: u64, length: u64, keep_size: bool) {
@@ -195,19 +200,14 @@ fn compare(bench: &DataBench, model: &Model) {
 /// The operation of a step, and the model after it.
 fn operation(step: &Step, model: &mut Model) -> Option<Operation> {
     let clip = |offset: u64, length: u64| length.min(FILE_BYTES_MAX.saturating_sub(offset));
-    let mut write = |offset: u64, length: u64, fill: u8| {
-        let length = clip(offset, length);
-        if length > 0 {
-            model.write(offset, length, fill);
-        }
-        let data = Bytes::from(vec![fill; length as usize]);
-        Operation::Write { inode: FILE, offset, data, length, clear_set_id: false }
-    };
     Some(match *step {
-        Step::Write { region, offset, length, fill } => write(REGIONS[region] + offset, length, fill),
+        Step::Write { region, offset, length, fill } => {
+            let offset = REGIONS[region] + offset;
+            write(model, offset, clip(offset, length), fill)
+        }
         Step::Append { length, fill } => {
-            let size = model.size;
-            model_append(model, size, clip(size, length), fill)
+            let offset = model.size;
+            write(model, offset, clip(offset, length), fill)
         }
         Step::Truncate { region, size } => {
             let size = REGIONS[region] + size;
@@ -237,7 +237,7 @@ fn operation(step: &Step, model: &mut Model) -> Option<Operation> {
     })
 }
 
-fn model_append(model: &mut Model, offset: u64, length: u64, fill: u8) -> Operation {
+fn write(model: &mut Model, offset: u64, length: u64, fill: u8) -> Operation {
     if length > 0 {
         model.write(offset, length, fill);
     }
@@ -288,8 +288,6 @@ fn crash(bench: &DataBench, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
     #[test]
     fn a_file_is_what_the_obvious_model_says(steps in steps()) {
         run(&steps);
@@ -430,4 +428,73 @@ fn ranges_past_the_largest_file_are_refused() {
     bench.check();
     // The partial block at the largest offset stays, zeroed; see `Model::punch`.
     assert_eq!(bench.item().expect("an inode").blocks, 1);
+}
+
+#[test]
+fn writeback_keeps_what_it_got_when_space_runs_out() {
+    let mut bench = DataBench::new();
+    let data = Bytes::from(vec![7; 8 * BLOCK]);
+    let write = Operation::Write { inode: FILE, offset: 0, data, length: 8 * BLOCK_BYTES, clear_set_id: false };
+    assert_eq!(bench.run(&write), Ok(()));
+    let nothing = bench.view(|view| plan_writeback(view, FILE, 100, &mut |_| None));
+    assert_eq!(nothing.map(|plan| plan.taken), Err(FsError::NoSpace.into()));
+    let mut runs = vec![(1 << 20, 2), (1 << 22, 1)];
+    let plan = bench.view(|view| plan_writeback(view, FILE, 100, &mut |_| runs.pop())).expect("some space");
+    assert_eq!((plan.taken, plan.writes.len()), (vec![0, 1, 2], 2));
+}
+
+#[test]
+fn odd_log_records_are_refused_and_those_of_dead_inodes_do_nothing() {
+    let mut bench = DataBench::new();
+    let data = Bytes::from(vec![7; 2 * BLOCK]);
+    let write = Operation::Write { inode: FILE, offset: 0, data, length: 2 * BLOCK_BYTES, clear_set_id: false };
+    assert_eq!(bench.run(&write), Ok(()));
+    bench.view(|view| {
+        let insert = |inode, offset, checksums: &[u32], address, length| {
+            plan_insert_extent(view, inode, offset, checksums, address, length, 1)
+        };
+        for (offset, count, address, length) in [
+            (1, 1, BLOCK_BYTES, BLOCK_BYTES),
+            (0, 1, 0, BLOCK_BYTES),
+            (0, 2, BLOCK_BYTES, BLOCK_BYTES),
+            (0, 0, BLOCK_BYTES, 0),
+            (u64::MAX - 4095, 1, BLOCK_BYTES, BLOCK_BYTES),
+            (0, 1, u64::MAX - 4095, BLOCK_BYTES),
+        ] {
+            let result = insert(FILE, offset, &[0; 2][..count], address, length);
+            assert!(matches!(result, Err(EngineError::Corrupt(_))), "{result:?}");
+        }
+        let gone = insert(FILE + 1, 0, &[0], BLOCK_BYTES, BLOCK_BYTES).expect("a plan");
+        assert!(gone.no_change && gone.claimed.is_empty() && gone.mutations.is_empty());
+        let past_end = insert(FILE, 2 * BLOCK_BYTES, &[0], BLOCK_BYTES, BLOCK_BYTES).expect("a plan");
+        assert!(past_end.no_change && past_end.claimed.is_empty());
+        let cut = insert(FILE, BLOCK_BYTES, &[0, 0], BLOCK_BYTES, 2 * BLOCK_BYTES).expect("a plan");
+        assert_eq!(cut.claimed, [DeviceRange { address: BLOCK_BYTES, length: BLOCK_BYTES }]);
+        let gone = plan_insert_data(view, FILE + 1, 0, &Bytes::from_static(b"a")).expect("a plan");
+        assert!(gone.no_change && gone.pages.is_empty());
+    });
+}
+
+#[test]
+fn a_damaged_block_is_named_and_the_cache_keeps_its_bound() {
+    let bytes = vec![5; 2 * BLOCK];
+    let sum = crc32c::crc32c(&bytes[..BLOCK]);
+    let pointer = |checksums| DataPointer {
+        inode: FILE,
+        file_offset: 8192,
+        address: 1 << 20,
+        length: 2 * BLOCK_BYTES,
+        generation: 1,
+        checksums,
+    };
+    assert_eq!(verify_blocks(&pointer(vec![sum, sum]), &bytes), Ok(()));
+    let damaged = verify_blocks(&pointer(vec![sum, !sum]), &bytes).expect_err("a wrong checksum");
+    assert_eq!(damaged.address, (1 << 20) + BLOCK_BYTES);
+    assert!(verify_blocks(&pointer(vec![sum]), &bytes).is_err());
+    assert!(verify_blocks(&pointer(vec![sum, sum]), &bytes[1..]).is_err());
+    let cache = DataCache::new(1 << 20);
+    for (address, page) in (0..1000).flat_map(|_| split_blocks(&pointer(vec![sum, sum]), &bytes)) {
+        cache.insert(address + cache.memory_bytes(), 1, page);
+    }
+    assert!(cache.memory_bytes() <= 1 << 20);
 }

@@ -35,4 +35,8 @@ mod model_tests;
 #[cfg(test)]
 mod rename_tests;
 #[cfg(test)]
+mod data_bench;
+#[cfg(test)]
+mod data_tests;
+#[cfg(test)]
 mod test_support;
