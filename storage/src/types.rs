@@ -1,7 +1,7 @@
 //! Numbers with a name: the identifiers and small values that every part of the engine shares.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use zerocopy::little_endian::{I64, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Number of an inode within its subvolume; never reused.
 pub type InodeNumber = u64;
@@ -33,7 +33,9 @@ impl Timestamp {
 }
 
 /// [`Timestamp`] as it stands on disk: 12 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct DiskTimestamp {
     seconds: I64,

@@ -120,8 +120,7 @@ impl Admin {
         loop {
             let after = all.last().map(|volume| volume.name.clone());
             let request = AdminRequest::VolumeList { tenant: self.tenant.clone(), after: after.clone() };
-            let (page, more) =
-                ask!(self, "VolumeList", request, AdminResponse::Volumes { volumes, more } => (volumes, more))?;
+            let (page, more) = ask!(self, "VolumeList", request, AdminResponse::Volumes { volumes, more } => (volumes, more))?;
             let advances = page.last().is_some_and(|last| after.is_none_or(|after| last.name > after));
             all.extend(page);
             match (more, advances) {

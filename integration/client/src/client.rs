@@ -85,7 +85,7 @@ impl Client {
     /// The tenant the credentials belong to; `None` for an administrator without one.
     #[must_use]
     pub fn tenant(&self) -> Option<Label> {
-        self.channel.greeting().tenant
+        self.channel.greeting().tenant.clone()
     }
 
     /// The credentials are an administrator's.

@@ -8,9 +8,9 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use subvol_protocol::address::{Address, Endpoint};
-use subvol_protocol::token::Token;
 use subvol_protocol::limits::MAX_TOKEN;
 use subvol_protocol::name::NameError;
+use subvol_protocol::token::Token;
 
 use crate::error::{ClientError, Result};
 
@@ -43,7 +43,7 @@ pub fn discover() -> Result<Discovered> {
 
 /// As [`discover`], with what it takes from its surroundings as arguments.
 fn discover_in(folder: &Path, server: Option<String>, token_file: Option<PathBuf>) -> Result<Discovered> {
-    let address = match server {
+    let address: Address = match server {
         Some(text) => text.parse()?,
         None => {
             let socket = folder.join(LOCAL_SOCKET);
@@ -56,7 +56,8 @@ fn discover_in(folder: &Path, server: Option<String>, token_file: Option<PathBuf
             let path = socket
                 .to_str()
                 .ok_or_else(|| ClientError::NoServer(format!("{} is not UTF-8", socket.display())))?;
-            let address = Address { endpoint: Endpoint::Unix { path: path.into() }, tenant: None, volume: None };
+            let address =
+                Address { endpoint: Endpoint::Unix { path: path.into() }, tenant: None, volume: None };
             // Parsing checks the length, so that a deep folder gets this error rather than the kernel's.
             address.to_string().parse()?
         }

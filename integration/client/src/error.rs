@@ -11,7 +11,7 @@ use subvol_protocol::error::{ErrorCode, WireError, errno};
 use subvol_protocol::name::NameError;
 
 /// The result of everything here.
-pub type Result<T> = std::result::Result<T, ClientError>;
+pub type Result<T, E = ClientError> = std::result::Result<T, E>;
 
 const ETIMEDOUT: i32 = 110;
 

@@ -105,7 +105,10 @@ impl InodeApi {
     }
 
     /// Makes an inode with a name, for the given owner and group; `open` also opens a regular file.
-    #[allow(clippy::too_many_arguments, reason = "the fields of the request, for callers that have them all at hand")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the fields of the request, for callers that have them all at hand"
+    )]
     pub async fn create(
         &self,
         parent: u64,

@@ -49,6 +49,9 @@ mod remove;
 mod volume;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use subvol_protocol as protocol;
 pub use subvol_protocol::address::{Address, Endpoint};
 pub use subvol_protocol::attributes::{

@@ -54,13 +54,21 @@ impl OpenOptions {
     /// Every write goes to the end; includes `write`.
     #[must_use]
     pub const fn append(self, on: bool) -> Self {
-        if on { self.set(OpenFlags::APPEND.with(OpenFlags::WRITE), true) } else { self.set(OpenFlags::APPEND, false) }
+        if on {
+            self.set(OpenFlags::APPEND.with(OpenFlags::WRITE), true)
+        } else {
+            self.set(OpenFlags::APPEND, false)
+        }
     }
 
     /// Cut the file to nothing; includes `write`.
     #[must_use]
     pub const fn truncate(self, on: bool) -> Self {
-        if on { self.set(OpenFlags::TRUNCATE.with(OpenFlags::WRITE), true) } else { self.set(OpenFlags::TRUNCATE, false) }
+        if on {
+            self.set(OpenFlags::TRUNCATE.with(OpenFlags::WRITE), true)
+        } else {
+            self.set(OpenFlags::TRUNCATE, false)
+        }
     }
 
     /// Each write is durable with its metadata before it returns.

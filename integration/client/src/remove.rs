@@ -64,9 +64,7 @@ impl InodeApi {
             match gone(self.rmdir(*parent, name).await) {
                 Ok(count) => removed += count,
                 // Somebody put something into it meanwhile.
-                Err(error)
-                    if error.code() == Some(ErrorCode::NotEmpty) && frame.rounds < REMOVE_ROUNDS =>
-                {
+                Err(error) if error.code() == Some(ErrorCode::NotEmpty) && frame.rounds < REMOVE_ROUNDS => {
                     frame.rounds += 1;
                     continue;
                 }

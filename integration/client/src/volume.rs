@@ -7,9 +7,7 @@ use bytes::Bytes;
 use subvol_protocol::attributes::{Attributes, DirectoryEntry, FileKind, SetTime, VolumeStatistics};
 use subvol_protocol::error::ErrorCode;
 use subvol_protocol::name::LinkTarget;
-use subvol_protocol::request::{
-    FileRef, FileRequest, NewKind, OpenFlags, RenameMode, Request, XattrMode,
-};
+use subvol_protocol::request::{FileRef, FileRequest, NewKind, OpenFlags, RenameMode, Request, XattrMode};
 use subvol_protocol::response::{Response, StepResult};
 
 use crate::channel::Channel;
@@ -231,12 +229,7 @@ impl Volume {
     }
 
     /// Moves a name. Links at the end of either path are moved or replaced themselves.
-    pub async fn rename(
-        &self,
-        from: impl AsRef<[u8]>,
-        to: impl AsRef<[u8]>,
-        mode: RenameMode,
-    ) -> Result<()> {
+    pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
         let from = self.inodes.resolve_place(from.as_ref()).await?;
         let to = self.inodes.resolve_place(to.as_ref()).await?;
         self.inodes.rename(from.parent, from.name, to.parent, to.name, mode).await?;
@@ -368,7 +361,8 @@ impl Volume {
         self.inodes.sync_volume().await.map(drop)
     }
 
-    /// Makes the file or directory at a path durable, with every namespace change before it. Covers writes through any handle.
+    /// Makes the file or directory at a path durable, with every namespace change before it, and what was written to it through any
+    /// [`File`]. Whether a restarted server lost something written through an open file is told by that file's own sync or close.
     pub async fn fsync(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let found = self.stat(path).await?;
         self.inodes.fsync(FileRef::inode(found.inode), false).await.map(drop)
@@ -379,4 +373,3 @@ impl Volume {
         self.inodes.channel.close().await;
     }
 }
-

@@ -222,7 +222,7 @@ mod tests {
         for bit in 0..BLOCK * 8 {
             let mut bytes = slot();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let problem = decode(&PLACE, &bytes).err().expect("a flipped bit is seen");
+            let problem = decode(&PLACE, &bytes).expect_err("a flipped bit is seen");
             match problem {
                 SlotProblem::Torn { generation, .. } => {
                     assert!(bit / 8 >= HEADER_BYTES, "bit {bit}: {problem}");

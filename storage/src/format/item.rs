@@ -144,7 +144,8 @@ impl InodeItem {
 
     /// The item in these bytes.
     pub fn parse(key: &Key, bytes: &[u8]) -> Result<Self, Corruption> {
-        let disk = DiskInode::ref_from_bytes(bytes).map_err(|_| damaged(key, "inode item of a wrong length"))?;
+        let disk =
+            DiskInode::ref_from_bytes(bytes).map_err(|_| damaged(key, "inode item of a wrong length"))?;
         Ok(Self {
             generation: disk.generation.get(),
             version: disk.version.get(),
@@ -321,16 +322,16 @@ impl<'a> ExtentItem<'a> {
     /// The item in these bytes.
     pub fn parse(key: &Key, bytes: &'a [u8]) -> Result<Self, Corruption> {
         use crate::limits::{BLOCK_BYTES, EXTENT_BYTES_MAX, INLINE_BYTES_MAX};
-        let (head, tail) = DiskExtent::ref_from_prefix(bytes).map_err(|_| damaged(key, "extent is too short"))?;
+        let (head, tail) =
+            DiskExtent::ref_from_prefix(bytes).map_err(|_| damaged(key, "extent is too short"))?;
         let length = head.length.get();
         let blocks = length / BLOCK_BYTES;
         let whole = length > 0 && length % BLOCK_BYTES == 0;
         let (kind, sound) = match head.kind {
             1 => (ExtentKind::Inline, tail.len() as u64 == length && tail.len() <= INLINE_BYTES_MAX),
-            2 => (
-                ExtentKind::Regular,
-                whole && length <= EXTENT_BYTES_MAX && tail.len() as u64 == blocks * 4,
-            ),
+            2 => {
+                (ExtentKind::Regular, whole && length <= EXTENT_BYTES_MAX && tail.len() as u64 == blocks * 4)
+            }
             3 => (ExtentKind::Preallocated, whole && tail.is_empty()),
             _ => return Err(damaged(key, "extent of an unknown kind")),
         };

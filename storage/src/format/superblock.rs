@@ -16,7 +16,9 @@ pub const MAGIC: [u8; 8] = *b"SUBVOLD\x01";
 pub const FORMAT_VERSION: u32 = 1;
 
 /// A tree root as it stands on disk; address 0 = an empty tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct DiskPointer {
     address: U64,

@@ -111,15 +111,17 @@ pub fn plan_zero(
             continue;
         }
         // Data of a partial block stays; a hole there is filled.
-        for (from, to, whole) in [(part.offset, from, false), (from, to, true), (to, part.end(), false)] {
-            let (from, to) = (from.max(part.offset), to.min(part.end()));
-            if from >= to {
-            } else if whole {
-                change.remove(from, to);
-                request(inode, from, to, &mut plan);
-            } else if part.mapping == Mapping::Hole {
-                request_clean(view, inode, from, to, &mut plan);
-            }
+        let hole = part.mapping == Mapping::Hole;
+        let (first, last) = (part.offset.max(from).min(part.end()), part.end().min(to).max(part.offset));
+        if hole {
+            request_clean(view, inode, part.offset, first, &mut plan);
+        }
+        if first < last {
+            change.remove(first, last);
+            request(inode, first, last, &mut plan);
+        }
+        if hole {
+            request_clean(view, inode, last.max(first), part.end(), &mut plan);
         }
     }
     discard(view, inode, from / BLOCK_BYTES, to / BLOCK_BYTES, &mut plan);
@@ -186,7 +188,8 @@ pub fn fulfil_preallocations(
             taken.push(DeviceRange { address, length });
             let mapping = Mapping::Preallocated { address, generation: transid };
             let key = Key::new(request.inode, ItemKind::Extent, offset);
-            let mutation = Mutation { key, change: Change::Put(Extent { offset, length, mapping }.to_value()) };
+            let mutation =
+                Mutation { key, change: Change::Put(Extent { offset, length, mapping }.to_value()) };
             match places.insert(key, plan.mutations.len()) {
                 Some(index) => {
                     places.insert(key, index);
@@ -210,7 +213,13 @@ fn check(item: &InodeItem, offset: u64, length: u64) -> EngineResult<u64> {
 }
 
 /// Size and times of a file whose range up to `end` is mapped.
-fn grow(view: &View<'_>, inode: InodeNumber, item: &mut InodeItem, end: u64, keep_size: bool) -> EngineResult<()> {
+fn grow(
+    view: &View<'_>,
+    inode: InodeNumber,
+    item: &mut InodeItem,
+    end: u64,
+    keep_size: bool,
+) -> EngineResult<()> {
     if item.flags & inode_flags::TRIM_PENDING != 0 && end > item.size {
         return Err(EngineError::TrimFirst(inode));
     }
@@ -291,9 +300,17 @@ mod tests {
     #[test]
     fn parts_and_whole_blocks_cover_a_range_once() {
         const B: u64 = BLOCK_BYTES;
-        for (offset, end) in
-            [(0, B), (1, 2), (1, B), (0, 1), (B - 1, B + 1), (B, 3 * B), (1, 3 * B - 1), (B, B + 5), (5, 2 * B)]
-        {
+        for (offset, end) in [
+            (0, B),
+            (1, 2),
+            (1, B),
+            (0, 1),
+            (B - 1, B + 1),
+            (B, 3 * B),
+            (1, 3 * B - 1),
+            (B, B + 5),
+            (5, 2 * B),
+        ] {
             let range = Range::new(offset, end);
             let (from, to) = range.whole();
             let parts: u64 = range.parts().map(|(from, to)| to - from).sum();

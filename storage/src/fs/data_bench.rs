@@ -173,13 +173,17 @@ impl DataBench {
         let blocks = wanted.min(1 + *next_address / BLOCK_BYTES % 4);
         let address = *next_address;
         *next_address += blocks * BLOCK_BYTES + if blocks == 3 { BLOCK_BYTES } else { 0 };
-        each_block(DeviceRange { address, length: blocks * BLOCK_BYTES }, |block| assert!(live.insert(block)));
+        each_block(DeviceRange { address, length: blocks * BLOCK_BYTES }, |block| {
+            assert!(live.insert(block))
+        });
         Some((address, blocks))
     }
 
     fn release(&mut self, released: &[Released]) {
         for released in released {
-            each_block(released.range, |block| assert!(self.live.remove(&block), "{block} was released twice"));
+            each_block(released.range, |block| {
+                assert!(self.live.remove(&block), "{block} was released twice")
+            });
         }
     }
 
@@ -314,7 +318,9 @@ impl DataBench {
                 Record::Extent { offset, checksums, address, length, generation } => bench.gather(|view| {
                     plan_insert_extent(view, FILE, *offset, checksums, *address, *length, *generation)
                 }),
-                Record::Data(offset, data) => bench.gather(|view| plan_insert_data(view, FILE, *offset, data)),
+                Record::Data(offset, data) => {
+                    bench.gather(|view| plan_insert_data(view, FILE, *offset, data))
+                }
             };
             bench.execute(plan.expect("replay succeeds"));
             bench.check();
@@ -383,7 +389,9 @@ pub fn plan_of(view: &View<'_>, operation: &Operation) -> EngineResult<Plan> {
         Operation::Allocate { inode, offset, length, keep_size } => {
             allocate::plan_allocate(view, *inode, *offset, *length, *keep_size)
         }
-        Operation::PunchHole { inode, offset, length } => allocate::plan_punch(view, *inode, *offset, *length),
+        Operation::PunchHole { inode, offset, length } => {
+            allocate::plan_punch(view, *inode, *offset, *length)
+        }
         Operation::ZeroRange { inode, offset, length, keep_size } => {
             allocate::plan_zero(view, *inode, *offset, *length, *keep_size)
         }

@@ -6,6 +6,7 @@
 //! merged on disk.
 
 use crate::error::{Corruption, EngineResult};
+use crate::error::{DataPointer, EngineError};
 use crate::format::item::{ExtentItem, ExtentKind, damaged};
 use crate::format::key::{ItemKind, Key};
 use crate::fs::plan::{PageBytes, Plan, Released};
@@ -13,7 +14,6 @@ use crate::fs::view::View;
 use crate::limits::{BLOCK, BLOCK_BYTES};
 use crate::tree::{ItemValue, Mutation};
 use crate::types::{DeviceRange, InodeNumber, TransactionId};
-use crate::error::{DataPointer, EngineError};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -187,7 +187,12 @@ pub fn inline_page(data: &[u8]) -> PageBytes {
 
 /// The stored contents of one block of an extent; `None` = zeros. The block is read first (`MissingData`) if it is not
 /// in memory.
-pub fn stored_block(view: &View, inode: InodeNumber, extent: &Extent, block: u64) -> EngineResult<Option<PageBytes>> {
+pub fn stored_block(
+    view: &View,
+    inode: InodeNumber,
+    extent: &Extent,
+    block: u64,
+) -> EngineResult<Option<PageBytes>> {
     match &extent.mapping {
         Mapping::Hole | Mapping::Preallocated { .. } => Ok(None),
         Mapping::Inline { data, .. } => Ok(Some(inline_page(data))),

@@ -31,12 +31,12 @@ pub mod writeback;
 pub mod xattr;
 
 #[cfg(test)]
-mod model_tests;
-#[cfg(test)]
-mod rename_tests;
-#[cfg(test)]
 mod data_bench;
 #[cfg(test)]
 mod data_tests;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod rename_tests;
 #[cfg(test)]
 mod test_support;

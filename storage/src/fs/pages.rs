@@ -259,7 +259,10 @@ impl PageTable {
         let file = self.files.entry(inode).or_default();
         for block in from..to {
             let page = Page { bytes: zero_page(), unlogged: None, below };
-            assert!(file.pages.insert(block, page).is_none(), "block {block} of inode {inode} is dirty already");
+            assert!(
+                file.pages.insert(block, page).is_none(),
+                "block {block} of inode {inode} is dirty already"
+            );
         }
         self.dirty_pages += to - from;
         if below != Below::InPlace {

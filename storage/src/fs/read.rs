@@ -109,9 +109,13 @@ pub fn verify_blocks(pointer: &DataPointer, bytes: &[u8]) -> Result<(), Corrupti
         reason,
     };
     let blocks = bytes.len() / BLOCK;
-    if bytes.len() as u64 != pointer.length || pointer.checksums.len() != blocks || bytes.len() % BLOCK != 0 {
+    if bytes.len() as u64 != pointer.length
+        || pointer.checksums.len() != blocks
+        || !bytes.len().is_multiple_of(BLOCK)
+    {
         let counted = pointer.checksums.len();
-        let reason = format!("{} bytes for an extent of {} with {counted} checksums", bytes.len(), pointer.length);
+        let reason =
+            format!("{} bytes for an extent of {} with {counted} checksums", bytes.len(), pointer.length);
         return Err(damaged(0, reason));
     }
     for (index, (block, &expected)) in bytes.chunks_exact(BLOCK).zip(&pointer.checksums).enumerate() {

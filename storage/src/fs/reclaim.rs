@@ -148,7 +148,11 @@ fn delete_some(view: &View<'_>, inode: InodeNumber, plan: &mut Plan) -> EngineRe
     let to = Key::new(inode, ItemKind::SymlinkTarget, u64::MAX);
     view.scan(&from, &to, |key, _| {
         plan.delete(*key);
-        if plan.mutations.len() < EXTENTS_PER_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if plan.mutations.len() < EXTENTS_PER_STEP {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
     })
 }
 

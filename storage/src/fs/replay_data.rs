@@ -97,7 +97,9 @@ pub fn plan_insert_extent(
             // The same blocks: written in place into preallocated space, or in the tree already.
             claim(position, part.offset);
             position = part.end();
-        } else if device.range.address < address + extent.length && address < device.range.address + part.length {
+        } else if device.range.address < address + extent.length
+            && address < device.range.address + part.length
+        {
             return Err(odd("its device blocks are mapped at another place of the file").into());
         } else {
             change.release(device);
@@ -113,7 +115,12 @@ pub fn plan_insert_extent(
 
 /// Plans logged bytes into pages. Blocks past the end of the file are left out; in its last block the bytes past the end
 /// count, since they are the zeros of a truncation whose block was written back before. Times and size stay.
-pub fn plan_insert_data(view: &View<'_>, inode: InodeNumber, offset: u64, bytes: &Bytes) -> EngineResult<Plan> {
+pub fn plan_insert_data(
+    view: &View<'_>,
+    inode: InodeNumber,
+    offset: u64,
+    bytes: &Bytes,
+) -> EngineResult<Plan> {
     let mut plan = Plan { inode, ..Plan::default() };
     let item = living(view, inode)?;
     let left = item.map_or(0, |item| item.size.next_multiple_of(BLOCK_BYTES).saturating_sub(offset));

@@ -69,7 +69,12 @@ pub fn plan_resize(
 }
 
 /// Counts blocks that are no longer mapped.
-pub(super) fn unmap(inode: InodeNumber, item: &mut InodeItem, blocks: u64, plan: &mut Plan) -> Result<(), Corruption> {
+pub(super) fn unmap(
+    inode: InodeNumber,
+    item: &mut InodeItem,
+    blocks: u64,
+    plan: &mut Plan,
+) -> Result<(), Corruption> {
     let left = item.blocks.checked_sub(blocks);
     let key = Key::new(inode, ItemKind::Inode, 0);
     item.blocks = left.ok_or_else(|| damaged(&key, "inode that counts fewer blocks than it maps"))?;
@@ -125,7 +130,12 @@ pub(super) fn zero_part(
                 change.insert(crate::fs::extents::Extent { mapping, ..extent });
             }
             Mapping::Regular { .. } => {
-                plan.pages.push(PageEffect::Dirty { inode, from: block, to: block + 1, below: Below::Extent });
+                plan.pages.push(PageEffect::Dirty {
+                    inode,
+                    from: block,
+                    to: block + 1,
+                    below: Below::Extent,
+                });
                 if let Some(contents) = stored_block(view, inode, &extent, block)? {
                     plan.pages.push(PageEffect::Base { inode, block, contents });
                 }

@@ -28,6 +28,8 @@ impl NodeSource for Nodes<'_> {
     fn cached(&self, pointer: &BlockPointer) -> Option<Arc<Node>> {
         if !self.staged.is_empty()
             && let Some(node) = self.staged.get(&pointer.address)
+            // The block may have been freed and used again since it was staged.
+            && node.pointer() == Some(*pointer)
         {
             return Some(Arc::clone(node));
         }
@@ -148,7 +150,8 @@ pub fn check_name(name: &[u8]) -> Result<(), EngineError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(FsError::NameTooLong.into());
     }
-    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&byte| byte == b'/' || byte == 0) {
+    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&byte| byte == b'/' || byte == 0)
+    {
         return Err(FsError::InvalidArgument.into());
     }
     Ok(())

@@ -90,10 +90,12 @@ pub(super) fn fill_pages(
             plan.bytes += (mapped * BLOCK_BYTES) as i64;
             for block in edges(first, last) {
                 let inside = extent.block() <= block && block < extent.end_block();
-                if inside && view.pages.page(inode, block).is_none() && keeps_bytes(block, offset, end, item.size) {
-                    if let Some(contents) = stored_block(view, inode, &extent, block)? {
-                        plan.pages.push(PageEffect::Base { inode, block, contents });
-                    }
+                if inside
+                    && view.pages.page(inode, block).is_none()
+                    && keeps_bytes(block, offset, end, item.size)
+                    && let Some(contents) = stored_block(view, inode, &extent, block)?
+                {
+                    plan.pages.push(PageEffect::Base { inode, block, contents });
                 }
             }
         }

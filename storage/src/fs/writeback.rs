@@ -175,7 +175,8 @@ fn extent_write<'a>(
     address: u64,
     pages: impl DoubleEndedIterator<Item = (u64, &'a Page)>,
 ) -> ExtentWrite {
-    let blocks: Vec<(u64, PageBytes)> = pages.map(|(block, page)| (block, Arc::clone(page.bytes()))).collect();
+    let blocks: Vec<(u64, PageBytes)> =
+        pages.map(|(block, page)| (block, Arc::clone(page.bytes()))).collect();
     let mut buffer = AlignedBuffer::zeroed(blocks.len() * BLOCK);
     for (bytes, (_, page)) in buffer.chunks_exact_mut(BLOCK).zip(&blocks) {
         bytes.copy_from_slice(page.as_slice());

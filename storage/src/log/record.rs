@@ -540,8 +540,7 @@ mod tests {
         let body = Body::InlineData { inode: 5, offset: 100, data: Bytes::from_static(b"data") };
         records.push(Record { sequence: 50, resolved, operation_id: None, body });
         let checksums = vec![1, 2];
-        let body =
-            Body::ExtentData { inode: 5, offset: 4096, address: 1 << 20, generation: 3, checksums };
+        let body = Body::ExtentData { inode: 5, offset: 4096, address: 1 << 20, generation: 3, checksums };
         records.push(Record { sequence: 51, resolved, operation_id: None, body });
         (bytes, records)
     }

@@ -126,7 +126,10 @@ impl Replay<'_> {
                     at = batch.next;
                     self.report.batches += 1;
                     // A chain longer than the ring would go round for ever; sequence numbers make it impossible.
-                    assert!(seen <= 2 * self.superblock.ring_bytes, "the log's chain is longer than its ring");
+                    assert!(
+                        seen <= 2 * self.superblock.ring_bytes,
+                        "the log's chain is longer than its ring"
+                    );
                 }
                 Err(reason) => {
                     self.report.end = reason.to_owned();
@@ -160,7 +163,8 @@ impl Replay<'_> {
             if at.sequence > flushed_through {
                 for extent in &extents {
                     if matches!(self.store.read_data(extent), Err(StoreError::Corrupt(_))) {
-                        self.report.end = format!("batch {} refers to data that was not written", at.sequence);
+                        self.report.end =
+                            format!("batch {} refers to data that was not written", at.sequence);
                         return Ok(at);
                     }
                 }
@@ -288,7 +292,10 @@ impl Replay<'_> {
 
     fn reread(&self, at: &LogTail) -> Result<Batch, StoreError> {
         self.read(at)?.map_err(|reason| {
-            StoreError::Replay(format!("batch {} was sound a moment ago and is not now: {reason}", at.sequence))
+            StoreError::Replay(format!(
+                "batch {} was sound a moment ago and is not now: {reason}",
+                at.sequence
+            ))
         })
     }
 
@@ -325,7 +332,8 @@ impl Replay<'_> {
 }
 
 fn explain(id: SubvolumeId, record: Option<&Record>, why: &dyn std::fmt::Display) -> StoreError {
-    let at = record.map_or_else(String::new, |record| format!(" at record {} ({:?})", record.sequence, record.body));
+    let at = record
+        .map_or_else(String::new, |record| format!(" at record {} ({:?})", record.sequence, record.body));
     StoreError::Replay(format!(
         "the log of subvolume {id} cannot be replayed{at}: {why}; start with --discard-log {id} to give up what it \
          holds since the last commit"
@@ -412,9 +420,8 @@ pub fn commit_all<'a>(
     let mut frozen = Vec::new();
     for subvolume in all.iter_mut().filter(|subvolume| subvolume.is_dirty()) {
         assert!(dirty.contains(&subvolume.id()));
-        let state = subvolume
-            .freeze(transid)
-            .map_err(|_| StoreError::Replay("a log is pinned".to_owned()))?;
+        let state =
+            subvolume.freeze(transid).map_err(|_| StoreError::Replay("a log is pinned".to_owned()))?;
         frozen.push(state);
     }
     assert_eq!(frozen.len(), dirty.len(), "every dirty subvolume takes part in a commit");

@@ -171,7 +171,8 @@ impl LogRing {
             if !(flush && !self.needs_flush) {
                 self.needs_flush = true;
             }
-            let told = live.iter().map(|generation| (Arc::clone(&generation.progress), generation.log_transid));
+            let told =
+                live.iter().map(|generation| (Arc::clone(&generation.progress), generation.log_transid));
             self.unflushed.extend(told);
         }
         if flush {
@@ -235,12 +236,7 @@ impl LogRing {
         }
     }
 
-    fn append(
-        &mut self,
-        live: &[&ClosedGeneration],
-        length: usize,
-        durable: bool,
-    ) -> Result<(), RingError> {
+    fn append(&mut self, live: &[&ClosedGeneration], length: usize, durable: bool) -> Result<(), RingError> {
         let at = self.shared.head();
         let head = self.batch_head(&at, 0, live.len() as u32);
         let parts = live.iter().map(|generation| Part {

@@ -5,6 +5,9 @@
 //! kept. An allocation lowers `available` at once and the reservation behind it is returned a moment later
 //! ([`super::SpaceManager::unreserve`]), so for that moment others may see less than there is, never more.
 //!
+//! [`super::SpaceManager::reserve_forced`] skips the check, for callers that checked just before: two of them at once may
+//! take `available` below what growth may have, by what one operation needs. The emergency reserve absorbs that.
+//!
 //! The **emergency reserve** is what growth may not touch: on a full device deletes, truncates, snapshot removal and the
 //! commit itself still find blocks for the tree nodes they copy.
 
@@ -67,6 +70,10 @@ pub(super) struct Account {
     reserved: AtomicU64,
     pinned: AtomicU64,
     available: AtomicI64,
+    /// Free blocks in quads: the only ones that tree nodes can use.
+    quad_blocks: AtomicU64,
+    /// Part of `reserved` that is for tree nodes.
+    node_blocks: AtomicU64,
 }
 
 impl Account {
@@ -79,7 +86,30 @@ impl Account {
             reserved: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             available: AtomicI64::new(free as i64),
+            quad_blocks: AtomicU64::new(0),
+            node_blocks: AtomicU64::new(0),
         }
+    }
+
+    /// How many free blocks lie in quads now.
+    pub(super) fn set_quad_blocks(&self, blocks: u64) {
+        self.quad_blocks.store(blocks, Ordering::Release);
+    }
+
+    /// A part of what is reserved is for tree nodes from now on, or no longer.
+    pub(super) fn note_nodes(&self, before: u64, after: u64) {
+        if after > before {
+            self.node_blocks.fetch_add(after - before, Ordering::AcqRel);
+        } else {
+            let held = self.node_blocks.fetch_sub(before - after, Ordering::AcqRel);
+            assert!(held >= before - after, "more node blocks were returned than noted");
+        }
+    }
+
+    /// Would taking `wanted` blocks out of quads break the promise that every tree node finds one?
+    pub(super) fn is_tight(&self, wanted: u64) -> bool {
+        let promised = self.node_blocks.load(Ordering::Acquire) + self.emergency;
+        self.quad_blocks.load(Ordering::Acquire) < promised + wanted + 8
     }
 
     pub(super) fn try_reserve(&self, blocks: u64, class: Class) -> Result<(), NoSpace> {
@@ -103,8 +133,14 @@ impl Account {
     }
 
     /// Blocks that this class can still have.
+    ///
+    /// Whatever grows also makes tree nodes dirty, so it is refused when single free blocks are left but no quads: on a
+    /// store full of small files of which every second one was deleted, a commit would find no room for a node.
     pub(super) fn available(&self, class: Class) -> u64 {
-        above(self.available.load(Ordering::Acquire), self.floor(class))
+        let floor = self.floor(class);
+        let nodes = self.node_blocks.load(Ordering::Acquire);
+        let in_quads = self.quad_blocks.load(Ordering::Acquire) as i64 - nodes as i64;
+        above(self.available.load(Ordering::Acquire), floor).min(above(in_quads, floor))
     }
 
     pub(super) fn unreserve(&self, blocks: u64) {

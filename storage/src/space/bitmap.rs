@@ -89,6 +89,48 @@ impl Bitmap {
         best
     }
 
+    /// Free *quads* (four free blocks in a row, the first a multiple of four: room for a tree node) among those that the
+    /// range touches.
+    pub fn quads(&self, range: Range<usize>) -> usize {
+        if range.is_empty() {
+            return 0;
+        }
+        let words = range.start / 64..range.end.div_ceil(64);
+        words.map(|index| free_quads(self.words[index]).count_ones() as usize).sum()
+    }
+
+    /// The first run of free quads, at most `wanted` of them, as blocks.
+    pub fn find_quads(&self, wanted: usize) -> Option<Range<usize>> {
+        let mut best: Option<Range<usize>> = None;
+        let mut run = 0..0;
+        for (index, &word) in self.words.iter().enumerate() {
+            let mut quads = free_quads(word);
+            while quads != 0 {
+                let start = index * 64 + quads.trailing_zeros() as usize;
+                quads &= quads - 1;
+                run = if run.end == start { run.start..start + 4 } else { start..start + 4 };
+                if run.len() >= wanted * 4 {
+                    return Some(run);
+                }
+                if best.as_ref().is_none_or(|best| best.len() < run.len()) {
+                    best = Some(run.clone());
+                }
+            }
+        }
+        best
+    }
+
+    /// The first free blocks that belong to no free quad, at most `wanted` of them in a row.
+    pub fn find_fragment(&self, wanted: usize) -> Option<Range<usize>> {
+        let (index, fragments) = self.words.iter().enumerate().find_map(|(index, &word)| {
+            let fragments = !word & !(free_quads(word) * 0xf);
+            (fragments != 0).then_some((index, fragments))
+        })?;
+        let first = fragments.trailing_zeros() as usize;
+        let length = ((fragments >> first).trailing_ones() as usize).min(wanted);
+        Some(index * 64 + first..index * 64 + first + length)
+    }
+
     /// The first bit at or after `from` that is 1 in `view` of its word.
     fn find(&self, from: usize, end: usize, view: impl Fn(u64) -> u64) -> Option<usize> {
         if from >= end {
@@ -113,6 +155,11 @@ impl Default for Bitmap {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Bit 4n is 1 where bits 4n to 4n + 3 of the word are all 0.
+const fn free_quads(word: u64) -> u64 {
+    !(word | word >> 1 | word >> 2 | word >> 3) & 0x1111_1111_1111_1111
 }
 
 /// The words of a range, each with the bits of the range in it.
@@ -166,6 +213,15 @@ mod tests {
             };
             prop_assert_eq!(bitmap.find_run(probe.start, probe.end, wanted), expected);
             prop_assert!(Bitmap::from_bytes(&bitmap.to_bytes()) == bitmap);
+            let quads: Vec<usize> = (0..BITS).step_by(4).filter(|&at| !model[at..at + 4].contains(&true)).collect();
+            prop_assert_eq!(bitmap.quads(0..BITS), quads.len());
+            let found = bitmap.find_quads(wanted.div_ceil(4)).unwrap_or_default();
+            prop_assert!(found.clone().step_by(4).all(|at| quads.contains(&at)));
+            prop_assert_eq!(found.is_empty(), quads.is_empty());
+            let fragment = (0..BITS).find(|at| !model[*at] && !quads.contains(&(at / 4 * 4)));
+            let found = bitmap.find_fragment(wanted);
+            prop_assert_eq!(found.as_ref().map(|run| run.start), fragment);
+            prop_assert!(found.unwrap_or_default().all(|at| !model[at] && !quads.contains(&(at / 4 * 4))));
         }
     }
 

@@ -157,7 +157,7 @@ impl SpaceManager {
             group.rewrites_due = group.rewrites_due.saturating_sub(1);
         }
         let unpinned = for_each_range(&self.geometry, pending.freed.as_slice(), |_, index, range| {
-            inner.groups[index].give(range);
+            inner.give(&self.account, index, range);
             Ok(())
         });
         assert!(unpinned.is_ok(), "the runs were located at the begin");

@@ -30,6 +30,8 @@ pub(super) struct Inner {
     pub(super) pending: Option<Pending>,
     /// Block at which the next search without a hint begins.
     rover: u64,
+    /// Free quads of all groups.
+    quads: u64,
 }
 
 pub(super) struct Group {
@@ -44,24 +46,51 @@ pub(super) struct Group {
     pub(super) rewrites_due: u8,
     /// No free run is longer than this; spares exact searches the groups they have searched in vain.
     longest: usize,
+    /// Free quads in `live`: see [`Bitmap::quads`].
+    quads: usize,
 }
 
 impl Group {
     pub(super) fn new(durable: Bitmap, slot: usize, rewrites_due: u8) -> Self {
         let (live, free) = (durable.clone(), durable.count_free());
-        Self { durable, live, free, slot, rewrites_due, longest: GROUP_BLOCKS as usize }
+        let quads = live.quads(0..GROUP_BLOCKS as usize);
+        Self { durable, live, free, slot, rewrites_due, longest: GROUP_BLOCKS as usize, quads }
     }
 
     /// Makes blocks free in `live`.
     pub(super) fn give(&mut self, range: Range<usize>) {
         self.free += range.len();
         self.longest = GROUP_BLOCKS as usize;
-        self.live.clear(range);
+        self.quads -= self.live.quads(range.clone());
+        self.live.clear(range.clone());
+        self.quads += self.live.quads(range);
     }
 
     fn take(&mut self, range: Range<usize>) {
         self.free -= range.len();
-        self.live.set(range);
+        self.quads -= self.live.quads(range.clone());
+        self.live.set(range.clone());
+        self.quads += self.live.quads(range);
+    }
+}
+
+impl Inner {
+    /// Marks blocks of a group used.
+    pub(super) fn take(&mut self, account: &Account, group: usize, range: Range<usize>) {
+        self.change_quads(account, group, |group| group.take(range));
+    }
+
+    /// Marks blocks of a group free.
+    pub(super) fn give(&mut self, account: &Account, group: usize, range: Range<usize>) {
+        self.change_quads(account, group, |group| group.give(range));
+    }
+
+    fn change_quads(&mut self, account: &Account, group: usize, change: impl FnOnce(&mut Group)) {
+        let group = &mut self.groups[group];
+        let before = group.quads as u64;
+        change(group);
+        self.quads = self.quads - before + group.quads as u64;
+        account.set_quad_blocks(self.quads * 4);
     }
 }
 
@@ -74,11 +103,14 @@ impl SpaceManager {
     ) -> Self {
         let free = groups.iter().map(|group| group.free as u64).sum();
         let rover = geometry.group(0).start;
+        let quads = groups.iter().map(|group| group.quads as u64).sum();
+        let account = Account::new(geometry.usable_blocks(), free);
+        account.set_quad_blocks(quads * 4);
         Self {
             geometry,
             store,
-            account: Account::new(geometry.usable_blocks(), free),
-            inner: Mutex::new(Inner { groups, committed, pending: None, rover }),
+            account,
+            inner: Mutex::new(Inner { groups, committed, pending: None, rover, quads }),
         }
     }
 
@@ -114,7 +146,48 @@ impl SpaceManager {
         let least = usize::try_from(least).ok().filter(|&least| least as u64 <= GROUP_BLOCKS)?;
         let wanted = wanted.min(GROUP_BLOCKS) as usize;
         let mut inner = self.inner.lock();
-        let (group, range) = self.search(&mut inner, least, wanted, hint)?;
+        let (group, range) = if least == 1 && self.account.is_tight(wanted as u64) {
+            // Leave quads to tree nodes as long as there is anything else.
+            self.search_fragment(&inner, wanted).or_else(|| self.search(&mut inner, 1, wanted, hint))?
+        } else {
+            self.search(&mut inner, least, wanted, hint)?
+        };
+        Some(self.hand_out(&mut inner, group, range))
+    }
+
+    /// Takes a run for at most `nodes_max` tree nodes of four blocks each, in whole quads; `None` if there is none.
+    /// Reservations as in [`SpaceManager::allocate`].
+    pub fn allocate_nodes(&self, nodes_max: u64) -> Option<Run> {
+        let wanted = usize::try_from(nodes_max).unwrap_or(usize::MAX).min(GROUP_BLOCKS as usize / 4);
+        let mut inner = self.inner.lock();
+        let mut best: Option<(usize, Range<usize>)> = None;
+        for index in 0..inner.groups.len() {
+            if inner.groups[index].quads == 0 {
+                continue;
+            }
+            let Some(found) = inner.groups[index].live.find_quads(wanted) else { continue };
+            let longer = best.as_ref().is_none_or(|(_, range)| range.len() < found.len());
+            if longer {
+                best = Some((index, found));
+            }
+            if best.as_ref().is_some_and(|(_, range)| range.len() >= wanted * 4) {
+                break;
+            }
+        }
+        let (group, range) = best?;
+        Some(self.hand_out(&mut inner, group, range))
+    }
+
+    fn search_fragment(&self, inner: &Inner, wanted: usize) -> Option<(usize, Range<usize>)> {
+        inner
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| group.free > group.quads * 4)
+            .find_map(|(index, group)| Some((index, group.live.find_fragment(wanted)?)))
+    }
+
+    fn hand_out(&self, inner: &mut Inner, group: usize, range: Range<usize>) -> Run {
         let run = Run::new(self.geometry.group(group).start + range.start as u64, range.len() as u64);
         // The promise behind everything: what the durable state refers to, or goes back to in a crash, is never
         // handed out. Kept in release builds: handing it out would destroy data without a trace.
@@ -125,10 +198,10 @@ impl SpaceManager {
         if let Some(pending) = &inner.pending {
             assert_eq!(pending.freed.first_common(run), None, "allocating {run:?}, which is pinned");
         }
-        inner.groups[group].take(range);
+        inner.take(&self.account, group, range);
         inner.rover = run.end();
         self.account.took(run.blocks);
-        Some(run)
+        run
     }
 
     /// The first free run of `wanted` blocks from the hint on, or the longest one seen of at least `least`.
@@ -184,14 +257,14 @@ impl SpaceManager {
     pub fn claim(&self, run: Run) -> Result<(), SpaceError> {
         let (index, range) = self.geometry.locate(run).ok_or(SpaceError::OutsideGroups { run })?;
         let mut inner = self.inner.lock();
-        let group = &mut inner.groups[index];
+        let group = &inner.groups[index];
         if !group.durable.all_free(range.clone()) {
             return Err(SpaceError::ClaimedDurable { run });
         }
         if !group.live.all_free(range.clone()) {
             return Err(SpaceError::ClaimedTwice { run });
         }
-        group.take(range);
+        inner.take(&self.account, index, range);
         self.account.took(run.blocks);
         Ok(())
     }
@@ -210,10 +283,10 @@ impl SpaceManager {
             let referred = pending.allocated.first_common(run).or(pending.freed.first_common(run));
             assert_eq!(referred, None, "giving back {run:?}, which belongs to commit {}", pending.generation);
         }
-        let group = &mut inner.groups[index];
+        let group = &inner.groups[index];
         assert!(group.live.all_used(range.clone()), "giving back {run:?}, which is not allocated");
         assert!(group.durable.all_free(range.clone()), "giving back {run:?}, which is in durable use");
-        group.give(range);
+        inner.give(&self.account, index, range);
         self.account.gave(run.blocks);
     }
 
@@ -233,6 +306,11 @@ impl SpaceManager {
     /// promise a few blocks more than growth may have; the emergency reserve covers them.
     pub fn reserve_forced(&self, blocks: u64) {
         self.account.reserve_forced(blocks);
+    }
+
+    /// A part of what the caller holds reserved is for tree nodes: it was `before` blocks, it is `after` now.
+    pub fn note_nodes(&self, before: u64, after: u64) {
+        self.account.note_nodes(before, after);
     }
 
     /// Blocks that this class can still have.

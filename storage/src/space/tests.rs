@@ -247,6 +247,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 type Blocks = BTreeSet<u64>;
+/// Bitmap slots to be written, by address.
+type Slots = Vec<(u64, Vec<u8>)>;
 
 /// What a transaction did so far.
 #[derive(Clone, Default)]
@@ -265,7 +267,7 @@ struct World {
     holes: Blocks,
     durable: Blocks,
     running: Changes,
-    pending: Option<(Changes, Vec<(u64, Vec<u8>)>)>,
+    pending: Option<(Changes, Slots)>,
 }
 
 impl World {

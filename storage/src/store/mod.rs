@@ -344,7 +344,9 @@ impl Store {
             return Arc::clone(account);
         }
         let mut tenants = self.tenants.write();
-        let account = tenants.entry(tenant).or_insert_with(|| Arc::new(Account::new(Default::default(), Default::default())));
+        let account = tenants
+            .entry(tenant)
+            .or_insert_with(|| Arc::new(Account::new(Default::default(), Default::default())));
         Arc::clone(account)
     }
 

@@ -71,10 +71,7 @@ mod tests {
     #[test]
     fn a_torn_write_falls_back_to_the_one_before() {
         let device = MemoryDevice::new(1 << 22);
-        assert!(matches!(
-            read_superblock(&device),
-            Err(StoreError::Superblock(SuperblockError::NotAStore))
-        ));
+        assert!(matches!(read_superblock(&device), Err(StoreError::Superblock(SuperblockError::NotAStore))));
         // A commit, a restart (epoch), a commit: each goes to the other slot.
         for (generation, epoch) in [(1, 1), (1, 2), (2, 2), (3, 2), (3, 3)] {
             let new = superblock(generation, epoch);

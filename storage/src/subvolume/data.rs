@@ -150,7 +150,8 @@ impl Subvolume {
         let mut found = false;
         for writes in [&self.writes, &self.previous_writes] {
             // The extent may be a part of what is written as one, or several neighbours may have been joined.
-            let near = writes.range(..end).rev().take_while(|(_, write)| write.address + write.length > *address);
+            let near =
+                writes.range(..end).rev().take_while(|(_, write)| write.address + write.length > *address);
             for (_, write) in near {
                 self.log.attach_extent(Arc::clone(write));
                 found = true;

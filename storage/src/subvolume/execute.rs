@@ -116,7 +116,12 @@ impl Subvolume {
     }
 
     /// Space, memory and limits for a plan; its preallocations become part of it. On any error nothing is held.
-    pub(super) fn make_ready(&mut self, plan: &mut Plan, class: Class, enforce: bool) -> EngineResult<Prepared> {
+    pub(super) fn make_ready(
+        &mut self,
+        plan: &mut Plan,
+        class: Class,
+        enforce: bool,
+    ) -> EngineResult<Prepared> {
         let preallocated: u64 = plan.preallocate.iter().map(|request| request.length / BLOCK_BYTES).sum();
         let nodes = self.node_bound(plan.mutations.len() as u64 + preallocated.min(64));
         let pages = plan.reserve_blocks * (1 + NODE_BLOCKS_PER_PAGE);
@@ -175,8 +180,8 @@ impl Subvolume {
     /// Makes the reservation what it must be: a block for each page that needs one, blocks for each dirty node, and for
     /// the leaf that each dirty page's extent item may copy.
     pub(super) fn balance_reservation(&mut self) {
-        let pages = self.pages.reserved_pages() + self.pages.dirty_pages() * NODE_BLOCKS_PER_PAGE;
-        let wanted = pages + self.tree.dirty_nodes() * NODE_BLOCKS;
+        let nodes = self.pages.dirty_pages() * NODE_BLOCKS_PER_PAGE + self.tree.dirty_nodes() * NODE_BLOCKS;
+        let wanted = self.pages.reserved_pages() + nodes;
         let held = self.space.reserved_blocks;
         if wanted > held {
             self.store.space().reserve_forced(wanted - held);
@@ -184,6 +189,8 @@ impl Subvolume {
             self.store.space().unreserve(held - wanted);
         }
         self.space.reserved_blocks = wanted;
+        self.store.space().note_nodes(self.space.node_blocks, nodes);
+        self.space.node_blocks = nodes;
     }
 
     /// Most blocks of nodes that this many mutations can make dirty: each may copy a path and split each node on it.

@@ -90,6 +90,11 @@ impl Subvolume {
         self.pages.freeze();
         let reserved_blocks = self.space.reserved_blocks;
         self.space.reserved_blocks = 0;
+        assert_eq!(
+            reserved_blocks, self.space.node_blocks,
+            "without dirty pages only nodes are reserved for"
+        );
+        self.space.node_blocks = 0;
         self.previous_writes = std::mem::take(&mut self.writes);
         self.new_writes.clear();
         let writes = self.previous_writes.values().cloned().collect();

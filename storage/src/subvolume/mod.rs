@@ -15,8 +15,8 @@ mod freeze;
 mod query;
 mod replay;
 
-pub use execute::{Done, Ticket};
 pub use data::{Closed, WritebackProgress};
+pub use execute::{Done, Ticket};
 pub use freeze::{Frozen, RootDescription};
 
 use crate::error::EngineResult;
@@ -76,6 +76,8 @@ struct TransactionSpace {
     superseded: Superseded,
     window: AllocationWindow,
     reserved_blocks: u64,
+    /// Part of `reserved_blocks` that is for tree nodes.
+    node_blocks: u64,
 }
 
 /// Clean file blocks in memory.
@@ -100,7 +102,8 @@ pub struct InodeTicket {
 impl InodeTicket {
     /// Is everything of this inode, and every operation acknowledged before, durable?
     pub fn is_durable(&self, progress: &LogProgress) -> bool {
-        !self.unlogged.load(Ordering::Acquire) && progress.is_durable(self.last_change.load(Ordering::Acquire))
+        !self.unlogged.load(Ordering::Acquire)
+            && progress.is_durable(self.last_change.load(Ordering::Acquire))
     }
 
     fn changed(&self, transid: LogTransid, unlogged: bool) {
@@ -196,6 +199,7 @@ impl Subvolume {
                 superseded: Superseded::new(root.last_snapshot_generation),
                 window: AllocationWindow::default(),
                 reserved_blocks: 0,
+                node_blocks: 0,
             },
             writes: BTreeMap::new(),
             previous_writes: BTreeMap::new(),
@@ -354,7 +358,10 @@ impl Subvolume {
     }
 
     fn view_now(&self) -> View<'_> {
-        self.view_with(Resolved { now: Timestamp::default(), next_id: self.next_id, keep_orphan: false }, false)
+        self.view_with(
+            Resolved { now: Timestamp::default(), next_id: self.next_id, keep_orphan: false },
+            false,
+        )
     }
 
     fn view_with(&self, resolved: Resolved, replay: bool) -> View<'_> {

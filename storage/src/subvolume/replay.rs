@@ -112,8 +112,7 @@ impl Subvolume {
     ) -> EngineResult<bool> {
         self.store.check_writable()?;
         self.join();
-        let resolved =
-            Resolved { now: Timestamp::default(), next_id: self.next_id, keep_orphan: false };
+        let resolved = Resolved { now: Timestamp::default(), next_id: self.next_id, keep_orphan: false };
         let mut plan = make(&self.view_with(resolved, false))?;
         if plan.no_change {
             return Ok(false);

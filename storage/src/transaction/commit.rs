@@ -71,8 +71,7 @@ impl Committer {
             Some(pointer) => Tree::open(ROOT_TREE_OWNER, pointer),
             None => Tree::empty(ROOT_TREE_OWNER, superblock.generation + 1),
         };
-        let references =
-            superblock.references_tree.map(|pointer| Tree::open(REFERENCES_TREE_OWNER, pointer));
+        let references = superblock.references_tree.map(|pointer| Tree::open(REFERENCES_TREE_OWNER, pointer));
         let recovered_epoch = superblock.recovered_epoch;
         Self { store, root_tree, references, superblock, recovered_epoch }
     }
@@ -125,6 +124,7 @@ impl Committer {
             assert_eq!(frozen.transid, transid, "subvolume {} froze for another commit", frozen.subvolume);
             nodes.add(&store, &frozen.tree, &mut allocated)?;
             store.space().unreserve(frozen.reserved_blocks);
+            store.space().note_nodes(frozen.reserved_blocks, 0);
             frozen.root.root = Some(frozen.tree.root_pointer());
             mutations.push(put_root(frozen.subvolume, &frozen.root));
             allocated.append(&mut frozen.allocated);
@@ -204,7 +204,9 @@ impl Committer {
                     },
                     None => self.root_item(&key)?,
                 };
-                if let Some(root) = item.map(|value| RootItem::parse(&key, &value)).transpose()?.and_then(|item| item.root) {
+                if let Some(root) =
+                    item.map(|value| RootItem::parse(&key, &value)).transpose()?.and_then(|item| item.root)
+                {
                     assert_eq!(root.level, 0, "subvolume {id} is removed although its tree is not empty");
                     freed.push(Run::of_bytes(root.address, NODE_BYTES as u64));
                 }

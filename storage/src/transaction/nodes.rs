@@ -20,23 +20,21 @@ pub struct NodeWrites {
 
 impl NodeWrites {
     /// Gives every unwritten node of the tree an address; the blocks are added to `allocated`.
-    pub fn add(&mut self, store: &Store, tree: &FrozenTree, allocated: &mut RunList) -> Result<(), StoreError> {
+    pub fn add(
+        &mut self,
+        store: &Store,
+        tree: &FrozenTree,
+        allocated: &mut RunList,
+    ) -> Result<(), StoreError> {
         let nodes = tree.unwritten();
         let mut rest = nodes.as_slice();
         while !rest.is_empty() {
-            let mut wanted = NODES_PER_RUN.min(rest.len() as u64);
-            let run = loop {
-                if let Some(run) = store.space().allocate_exact_len(wanted * NODE_BLOCKS, None) {
-                    break run;
-                }
-                if wanted == 1 {
-                    // Reserved when the nodes became dirty, so this is a broken invariant or a fragmented device.
-                    return Err(StoreError::Failed("no room for tree nodes".to_owned()));
-                }
-                wanted = wanted.div_ceil(2);
+            let Some(run) = store.space().allocate_nodes(NODES_PER_RUN.min(rest.len() as u64)) else {
+                // Reserved, in quads, when the nodes became dirty: a broken invariant.
+                return Err(StoreError::Failed("no room for tree nodes".to_owned()));
             };
             allocated.push(run);
-            let (now, later) = rest.split_at(wanted as usize);
+            let (now, later) = rest.split_at((run.blocks / NODE_BLOCKS) as usize);
             let mut placed = Vec::with_capacity(now.len());
             for (index, node) in now.iter().enumerate() {
                 node.assign(run.address() + index as u64 * NODE_BYTES as u64);

@@ -6,9 +6,7 @@
 use rustc_hash::FxHashMap;
 use subvol_protocol::attributes::Lineage;
 use subvol_protocol::error::{ErrorCode, WireError};
-use subvol_protocol::request::{
-    FileRef, FileRequest, HandleRef, OpenFlags, Request, SetAttributes,
-};
+use subvol_protocol::request::{FileRef, FileRequest, HandleRef, OpenFlags, Request, SetAttributes};
 
 use super::lineage::{Tracker, to_present};
 
@@ -59,7 +57,7 @@ pub(super) enum Outgoing {
     NothingToClose,
 }
 
-pub(super) fn handle_of(request: &FileRequest) -> Option<HandleRef> {
+pub(crate) fn handle_of(request: &FileRequest) -> Option<HandleRef> {
     let file = match request {
         FileRequest::Close { handle, .. } => return Some(*handle),
         FileRequest::Link { file, .. }
@@ -103,7 +101,10 @@ fn handle_mut(request: &mut FileRequest) -> Option<&mut HandleRef> {
 
 fn needs_translation(request: &FileRequest) -> bool {
     matches!(handle_of(request), Some(HandleRef::Explicit(_)))
-        || matches!(request, FileRequest::Fsync { lineage: None, .. } | FileRequest::SyncVolume { lineage: None })
+        || matches!(
+            request,
+            FileRequest::Fsync { lineage: None, .. } | FileRequest::SyncVolume { lineage: None }
+        )
 }
 
 impl Handles {
@@ -124,7 +125,7 @@ impl Handles {
         self.map.remove(&number);
     }
 
-    /// The connection is gone, and with it every number the server gave. Returns nothing to do now: see [`Self::to_reopen`].
+    /// The connection is gone, and with it every number the server gave; see [`Self::to_reopen`].
     pub fn connection_lost(&mut self) {
         for handle in self.map.values_mut() {
             handle.closing = false;
@@ -142,7 +143,8 @@ impl Handles {
             .map(|(number, _)| *number)
     }
 
-    /// Number of open handles.
+    /// Number of open handles, for tests of leaks.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.map.len()
     }

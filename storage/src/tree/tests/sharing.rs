@@ -90,3 +90,23 @@ fn nodes_shared_with_a_snapshot_are_kept_with_their_children() {
     store.apply(&[put(key(7), b"changed again")]);
     assert!(std::mem::take(&mut store.superseded).resolve().all(|node| node.shared.is_none()));
 }
+
+#[test]
+fn a_cached_node_holds_no_other_node() {
+    let mut store = Store::new(0);
+    for number in 0..1000 {
+        store.apply(&[put(key(number), &value(number, 100))]);
+    }
+    store.freeze();
+    store.assign();
+    let mut commit = store.commit.take().expect("started");
+    let root = commit.unwritten.pop().expect("a root");
+    let leaf = Arc::downgrade(&commit.unwritten[0]);
+    let cache = NodeCache::new(1 << 20);
+    cache.insert(&root);
+    let cached = cache.cached(&root.pointer().expect("assigned")).expect("there is room");
+    assert!(root.child_pointers().eq(cached.child_pointers()));
+    store.tree.release_written();
+    drop((root, commit));
+    assert!(leaf.upgrade().is_none(), "leaves are not kept by the cached root");
+}

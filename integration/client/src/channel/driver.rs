@@ -1,0 +1,372 @@
+//! The driver: the one task of a channel. It owns the socket, sends what is queued, hands out answers, and replaces lost connections.
+//!
+//! Invariants: it connects only when somebody waits for something; attempts are bounded and count from the last answer, not from the
+//! last connection (a server that greets and then breaks must not be tried for ever); it never holds the lock while it waits; it wakes
+//! callers outside the lock. When it ends, by whatever way, everybody who waits is told.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use subvol_protocol::codec::ServerMessage;
+use subvol_protocol::request::{Request, SessionRequest};
+use subvol_protocol::response::{Push, Response};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout};
+
+use super::Shared;
+use super::state::{Reply, Wakers};
+use crate::error::{ClientError, Result};
+use crate::limits::{FAREWELL, PING_SLOT, SHUTDOWN_SLACK, SLOT_BITS, TICK};
+use crate::reconnect::{establish, is_transient, random, wait_before};
+use crate::wire::Wire;
+
+/// Why serving a connection ended.
+enum Ended {
+    /// No user is left and everything is said.
+    Finished,
+    /// The connection is lost, after this many answers.
+    Lost { cause: ClientError, answers: u64 },
+}
+
+/// Tells everybody that there is no driver any more, also when the runtime drops it in the middle of a wait.
+struct Farewell(Arc<Shared>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let mut wakers = Wakers::new();
+        self.0.with_state(|state| {
+            state.connection_lost();
+            state.ended = true;
+            state.fail_all(&ClientError::Closed, &mut wakers);
+        });
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        self.0.permits.close();
+        self.0.window.notify_waiters();
+        self.0.finished.close();
+    }
+}
+
+/// Runs until no user is left.
+pub(super) async fn run(shared: Arc<Shared>, wire: Wire) {
+    let farewell = Farewell(shared);
+    let shared = &*farewell.0;
+    let mut attempts = 0;
+    let mut next = Some(wire);
+    let mut cause = ClientError::Closed;
+    loop {
+        if let Some(wire) = next.take() {
+            match serve(shared, wire).await {
+                Ended::Finished => return,
+                Ended::Lost { cause: why, answers } => {
+                    tracing::debug!(server = %shared.settings.address, cause = %why, "connection lost");
+                    if answers > 0 {
+                        attempts = 0;
+                    }
+                    cause = why;
+                }
+            }
+            let mut wakers = Wakers::new();
+            let lost = shared.lost(attempts, &cause);
+            shared.with_state(|state| {
+                state.connection_lost();
+                state.fail_resent(&lost, &mut wakers);
+            });
+            wakers.into_iter().for_each(std::task::Waker::wake);
+        }
+        if !wanted(shared).await {
+            return;
+        }
+        if attempts >= shared.settings.retries.attempts.max(1) {
+            fail_all(shared, &shared.lost(attempts, &cause));
+            attempts = 0;
+            continue;
+        }
+        if attempts > 0 {
+            let chance = random().map_or(u32::MAX, u32::from_le_bytes);
+            let wait = wait_before(&shared.settings.retries, attempts, chance);
+            if ticking(shared, sleep(wait)).await.is_none() {
+                return;
+            }
+        }
+        attempts += 1;
+        let known = shared.greeting();
+        match ticking(shared, establish(&shared.settings, shared.client_id, Some(&known))).await {
+            None => return,
+            Some(Ok((wire, greeting))) => {
+                tracing::debug!(server = %shared.settings.address, attempts, "connected again");
+                shared.adopt(greeting);
+                next = Some(wire);
+            }
+            Some(Err(error)) if is_transient(&error) => cause = error,
+            Some(Err(error)) => {
+                fail_all(shared, &error);
+                attempts = 0;
+            }
+        }
+    }
+}
+
+fn fail_all(shared: &Shared, error: &ClientError) {
+    let mut wakers = Wakers::new();
+    shared.with_state(|state| state.fail_all(error, &mut wakers));
+    wakers.into_iter().for_each(std::task::Waker::wake);
+}
+
+/// Waits until somebody needs a connection; `false` if nobody is left.
+async fn wanted(shared: &Shared) -> bool {
+    poll_fn(|context| {
+        shared.with_state(|state| match (state.closed, state.wants_connection()) {
+            (true, _) => Poll::Ready(false),
+            (false, true) => Poll::Ready(true),
+            (false, false) => {
+                state.driver = Some(context.waker().clone());
+                Poll::Pending
+            }
+        })
+    })
+    .await
+}
+
+fn ticker(shared: &Shared) -> Interval {
+    let timeouts = &shared.settings.timeouts;
+    let period = (timeouts.request / 16).min(timeouts.silence / 4).clamp(TICK.0, TICK.1);
+    let mut ticker = interval(period);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticker
+}
+
+/// Waits for something while the deadlines of waiting requests go on; `None` if nobody is left.
+async fn ticking<F: Future>(shared: &Shared, future: F) -> Option<F::Output> {
+    let mut ticker = ticker(shared);
+    tokio::pin!(future);
+    loop {
+        tokio::select! {
+            output = &mut future => return Some(output),
+            _ = ticker.tick() => {
+                if expire(shared, Instant::now()) {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// Fails what has waited too long; returns whether the channel is closed.
+fn expire(shared: &Shared, now: Instant) -> bool {
+    let mut wakers = Wakers::new();
+    let closed = shared.with_state(|state| {
+        state.expire(now, shared.settings.timeouts.request, &mut wakers);
+        state.closed
+    });
+    wakers.into_iter().for_each(std::task::Waker::wake);
+    closed
+}
+
+/// Serves one connection until it is lost or nobody is left.
+async fn serve(shared: &Shared, wire: Wire) -> Ended {
+    let mut service = Service {
+        shared,
+        wire,
+        ticker: ticker(shared),
+        answers: 0,
+        last_sign: Instant::now(),
+        pinged: false,
+        pings: 0,
+        gone_by: None,
+        finish_by: None,
+        wakers: Wakers::new(),
+        received: Vec::new(),
+    };
+    let result = poll_fn(|context| service.poll(context)).await;
+    match result {
+        Ok(()) => {
+            // The server closes the handles either way; saying so spares it the error of a broken connection.
+            let goodbye = Request::Session(SessionRequest::Goodbye).into();
+            let wire = &mut service.wire;
+            if wire.queue(PING_SLOT, &goodbye, &Bytes::new()).is_ok() {
+                let _ = timeout(FAREWELL, poll_fn(|context| wire.poll_write(context))).await;
+            }
+            Ended::Finished
+        }
+        Err(cause) => Ended::Lost { cause, answers: service.answers },
+    }
+}
+
+struct Service<'a> {
+    shared: &'a Shared,
+    wire: Wire,
+    ticker: Interval,
+    answers: u64,
+    /// When the server was last heard of, or last owed nothing.
+    last_sign: Instant,
+    pinged: bool,
+    pings: u64,
+    /// When a server that announced its end is left.
+    gone_by: Option<Instant>,
+    /// When the closing channel stops waiting for answers.
+    finish_by: Option<Instant>,
+    wakers: Wakers,
+    received: Vec<(u64, Result<Reply>)>,
+}
+
+impl Service<'_> {
+    /// Ready with `Ok` when nobody is left, with the cause when the connection is lost.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        loop {
+            let (finished, drained) = self.fill();
+            self.wake();
+            if finished {
+                return Poll::Ready(Ok(()));
+            }
+            if drained {
+                return Poll::Ready(Err(ClientError::Protocol("the server is shutting down".into())));
+            }
+            let written = self.wire.poll_write(context)?;
+            let mut heard = false;
+            if self.wire.poll_read(context)?.is_ready() {
+                heard = true;
+                self.take_frames()?;
+            }
+            while self.ticker.poll_tick(context).is_ready() {
+                self.tick()?;
+            }
+            if heard {
+                continue;
+            }
+            // Asleep only if nothing came in meanwhile: a caller that queues after this finds the waker and uses it.
+            let can_send = self.wire.has_room() || written.is_ready();
+            let sleep = self.shared.with_state(|state| {
+                if (can_send && state.has_work()) || (state.closed && self.finish_by.is_none()) {
+                    return false;
+                }
+                state.driver = Some(context.waker().clone());
+                true
+            });
+            if sleep {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn wake(&mut self) {
+        self.wakers.drain(..).for_each(std::task::Waker::wake);
+    }
+
+    /// Queues what can be sent. Returns whether everything is over, and whether a stopping server owes nothing more.
+    fn fill(&mut self) -> (bool, bool) {
+        let now = Instant::now();
+        let Self { shared, wire, wakers, finish_by, .. } = self;
+        let mut owed = true;
+        let outcome = shared.with_state(|state| {
+            state.fill(wire, now, wakers);
+            owed = state.is_owed();
+            if state.closed {
+                let by = *finish_by.get_or_insert(now + FAREWELL);
+                // Callers that still wait are told by the end of the driver.
+                if (state.is_idle() && wire.is_flushed()) || now >= by {
+                    return (true, false);
+                }
+            }
+            (false, state.draining && !owed)
+        });
+        if !owed {
+            self.last_sign = now;
+        }
+        outcome
+    }
+
+    /// Hands out everything that was read, under one lock.
+    fn take_frames(&mut self) -> Result<()> {
+        self.last_sign = Instant::now();
+        self.pinged = false;
+        let mut end = None;
+        let broken = loop {
+            let received = match self.wire.next_frame() {
+                Ok(Some(received)) => received,
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            };
+            let id = received.request_id;
+            match received.message {
+                Ok(ServerMessage::Push(push)) => {
+                    if let Push::Shutdown { grace_milliseconds, reason } = push {
+                        tracing::debug!(%reason, grace_milliseconds, "the server is stopping");
+                        let grace = Duration::from_millis(grace_milliseconds.into()) + SHUTDOWN_SLACK;
+                        end = Some(self.last_sign + grace);
+                    }
+                }
+                // Without a request id it is about the connection, which the server closes.
+                Ok(ServerMessage::Response { response: Response::Error(error), .. }) if id == 0 => {
+                    break Some(ClientError::Server(error));
+                }
+                // A sign of life, and nothing else.
+                Ok(ServerMessage::Response { .. }) if id & PING_SLOT == PING_SLOT => {}
+                Ok(ServerMessage::Response { response, payload, .. }) => {
+                    self.received.push((id, Ok(Reply { response, payload })));
+                }
+                Err(error) if id == 0 => break Some(ClientError::Protocol(error.to_string())),
+                Err(error) => self.received.push((id, Err(ClientError::Protocol(error.to_string())))),
+            }
+        };
+        let Self { shared, received, wakers, answers, .. } = self;
+        let mut stranger = None;
+        shared.with_state(|state| {
+            for (id, result) in received.drain(..) {
+                // Only owed answers are progress: a server that makes some up must not get endless attempts.
+                match state.answered(id, result, wakers) {
+                    true => *answers += 1,
+                    false => stranger = Some(id),
+                }
+            }
+            if end.is_some() {
+                state.draining = true;
+            }
+        });
+        self.wake();
+        self.gone_by = end.or(self.gone_by);
+        match (broken, stranger) {
+            (Some(error), _) => Err(error),
+            (None, Some(id)) => {
+                Err(ClientError::Protocol(format!("an answer to request {id}, which was not asked")))
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Looks at the deadlines and for signs of life.
+    fn tick(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let Self { shared, wakers, .. } = self;
+        let (in_use, owed) = shared.with_state(|state| {
+            if state.is_in_use() {
+                state.expire(now, shared.settings.timeouts.request, wakers);
+            }
+            (state.is_in_use(), state.is_owed())
+        });
+        self.wake();
+        if !in_use && self.gone_by.is_none() {
+            return Ok(());
+        }
+        if self.gone_by.is_some_and(|by| now >= by) {
+            return Err(ClientError::Protocol("the server is shutting down".into()));
+        }
+        let silence = self.shared.settings.timeouts.silence;
+        let quiet = now.saturating_duration_since(self.last_sign);
+        if owed && quiet >= silence {
+            return Err(ClientError::Timeout { operation: "Any request", after: quiet, changing: false });
+        }
+        // Asked for a sign of life half-way: a long fsync is silent, a dead server too.
+        if owed && !self.pinged && quiet >= silence / 2 && self.wire.has_room() {
+            self.pinged = true;
+            self.pings += 1;
+            let ping = Request::Session(SessionRequest::Ping).into();
+            let id = self.pings << SLOT_BITS | PING_SLOT;
+            self.wire
+                .queue(id, &ping, &Bytes::new())
+                .map_err(|error| ClientError::Argument(error.to_string()))?;
+        }
+        Ok(())
+    }
+}
