@@ -43,7 +43,8 @@ impl Default for Timeouts {
 pub struct Retries {
     /// Attempts for the very first connection, at least 1. Default 1: a server that does not run is told at once.
     pub first_connection: u32,
-    /// Attempts to replace a lost connection, and times that one request is sent again. Default 10.
+    /// Attempts to replace a lost connection, and times that one request is sent before it is taken for the one that breaks
+    /// connections (at least twice). Default 10.
     pub attempts: u32,
     /// The wait before the second attempt. Default 50 ms.
     pub first_wait: Duration,

@@ -87,3 +87,42 @@ pub(crate) fn read_token(file: &Path) -> Result<Token> {
     bytes.fill(0);
     token.map_err(|error: NameError| ClientError::name(format!("token file {shown}"), error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_local_socket_and_the_token_beside_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = discover_in(folder.path(), None, None).expect_err("nothing is there");
+        assert!(matches!(&error, ClientError::NoServer(text) if text.contains(SERVER)), "{error}");
+        let data = folder.path().join("subvold-data");
+        std::fs::create_dir(&data).expect("a folder");
+        std::fs::write(data.join("subvold.sock"), b"").expect("a file");
+        assert!(discover_in(folder.path(), None, None).expect("found").token.is_none());
+        std::fs::write(data.join(DEFAULT_TOKEN), b" sesame\n").expect("a file");
+        let found = discover_in(folder.path(), None, None).expect("found");
+        assert_eq!(found.token.as_ref().map(Token::expose), Some(b"sesame".as_slice()));
+        assert!(!format!("{found:?}").contains("sesame"));
+    }
+
+    #[test]
+    fn the_environment_comes_first_and_its_mistakes_are_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let token = folder.path().join("token");
+        let given = |server: &str, token: &Path| {
+            discover_in(folder.path(), Some(server.into()), Some(token.to_path_buf()))
+        };
+        assert!(matches!(given("nonsense", &token), Err(ClientError::Address(_))));
+        assert!(matches!(given("subvol://host/t", &token), Err(ClientError::Io { .. })));
+        std::fs::write(&token, b"\n").expect("a file");
+        assert!(matches!(given("subvol://host/t", &token), Err(ClientError::Name { .. })));
+        std::fs::write(&token, b"x").expect("a file");
+        let found = given("subvol://host/t", &token).expect("found");
+        assert_eq!(found.address.to_string(), "subvol://host:7828/t");
+        // Nothing is guessed for a server elsewhere.
+        let found = discover_in(folder.path(), Some("subvol://host".into()), None).expect("found");
+        assert!(found.token.is_none());
+    }
+}

@@ -42,6 +42,8 @@ pub(crate) const MAX_LINKS_FOLLOWED: u32 = 40;
 pub(crate) const MAX_PATH: usize = 64 * 1024;
 /// Time for the background closes and the farewell when the last user of a connection is gone.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the oldest request goes alone on a new connection if it was under way when the last one broke.
+pub(crate) const PROBE: Duration = Duration::from_secs(1);
 /// Added to the grace time a stopping server announces before the client closes the connection itself.
 pub(crate) const SHUTDOWN_SLACK: Duration = Duration::from_secs(1);
 /// Most and least time between looks at the deadlines.

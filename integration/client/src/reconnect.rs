@@ -163,3 +163,19 @@ async fn ask(wire: &mut Wire, request_id: u64, request: SessionRequest) -> Resul
         poll_fn(|context| wire.poll_read(context)).await?;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_within_bounds_and_differ_by_chance() {
+        let retries = Retries::default();
+        assert_eq!(wait_before(&retries, 1, u32::MAX), retries.first_wait);
+        assert_eq!(wait_before(&retries, 2, u32::MAX), 2 * retries.first_wait);
+        assert_eq!(wait_before(&retries, 2, 0), retries.first_wait);
+        for attempt in [20, 1000, u32::MAX] {
+            assert_eq!(wait_before(&retries, attempt, u32::MAX), retries.longest_wait);
+        }
+    }
+}

@@ -5,8 +5,7 @@
 //! changed twice. There are no bookends: a device block is released as soon as the file no longer maps it. Nothing is
 //! merged on disk.
 
-use crate::error::{Corruption, EngineResult};
-use crate::error::{DataPointer, EngineError};
+use crate::error::{Corruption, DataPointer, EngineError, EngineResult};
 use crate::format::item::{ExtentItem, ExtentKind, damaged};
 use crate::format::key::{ItemKind, Key};
 use crate::fs::plan::{PageBytes, Plan, Released};

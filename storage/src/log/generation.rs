@@ -101,20 +101,27 @@ pub struct SubvolumeLog {
 pub struct Pinned;
 
 impl SubvolumeLog {
-    /// The log of a subvolume whose tree covers `covered_sequence`, in a new server epoch.
-    pub fn new(subvolume: SubvolumeId, epoch: ServerEpoch, covered_sequence: u64) -> Self {
-        let open = Segment { log_transid: 1, ..Segment::default() };
+    /// The log of a subvolume whose tree covers `covered_sequence`. `first` is 1, or where its log ended when it was
+    /// closed before in this epoch.
+    pub fn new(
+        subvolume: SubvolumeId,
+        epoch: ServerEpoch,
+        covered_sequence: u64,
+        first: LogTransid,
+    ) -> Self {
+        assert!(first > 0, "generations count from 1; 0 means none");
+        let open = Segment { log_transid: first, ..Segment::default() };
         Self {
             subvolume,
             next_sequence: covered_sequence + 1,
             segments: VecDeque::from([open]),
             pins: Arc::new(AtomicU32::new(0)),
             frozen: None,
-            handed_over: 0,
+            handed_over: first - 1,
             progress: Arc::new(LogProgress {
                 epoch,
-                committed: AtomicU64::new(0),
-                newest: AtomicU64::new(0),
+                committed: AtomicU64::new(first - 1),
+                newest: AtomicU64::new(first - 1),
             }),
             pending_bytes: 0,
         }
@@ -263,7 +270,7 @@ mod tests {
     use super::*;
 
     fn log() -> SubvolumeLog {
-        SubvolumeLog::new(256, 1, 10)
+        SubvolumeLog::new(256, 1, 10, 1)
     }
 
     fn record(log: &mut SubvolumeLog) -> LogTransid {

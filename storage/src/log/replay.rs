@@ -236,6 +236,7 @@ impl Replay<'_> {
             *self.report.discarded.entry(id).or_default() += u64::from(part.records);
             return Ok(());
         }
+        let mut applied = false;
         for record in RecordReader::new(part.bytes) {
             let record = record.map_err(|error| explain(id, None, &error))?;
             if record.sequence <= subvolume.last_sequence() {
@@ -247,10 +248,12 @@ impl Replay<'_> {
                 return Err(explain(id, Some(&record), &missing));
             }
             apply(self.store, subvolume, &record, &mut self.claimed)?;
+            applied = true;
             self.report.applied += 1;
             self.report.subvolumes.insert(id);
         }
-        if previous_epoch {
+        // What a commit covered is judged by its transaction; its number may belong to an earlier opening of the log.
+        if previous_epoch && applied {
             subvolume.note_recovered(part.log_transid);
         }
         while subvolume.dirty_bytes() > WRITEBACK_START_BYTES {

@@ -20,7 +20,7 @@ use crate::limits::{BLOCK, NODE_BYTES};
 use crate::log::ring::RingPositions;
 use crate::space::SpaceManager;
 use crate::tree::{Missing, Node, NodeCache};
-use crate::types::{ServerEpoch, SubvolumeId, TenantId, TransactionId};
+use crate::types::{LogTransid, ServerEpoch, SubvolumeId, TenantId, TransactionId};
 use account::Account;
 use data_write::{DataSink, InFlight};
 use parking_lot::{Mutex, RwLock};
@@ -103,6 +103,8 @@ pub struct Store {
     roots: RwLock<FxHashMap<SubvolumeId, RootItem>>,
     tenants: RwLock<FxHashMap<TenantId, Arc<Account>>>,
     next_ids: Mutex<NextIds>,
+    /// Where the logs of subvolumes that were closed in this epoch go on: a ticket names one moment only.
+    log_transids: Mutex<FxHashMap<SubvolumeId, LogTransid>>,
     /// Counters for the status.
     pub counters: Counters,
 }
@@ -181,8 +183,18 @@ impl Store {
                 subvolume: superblock.next_subvolume_id,
                 tenant: superblock.next_tenant_id,
             }),
+            log_transids: Mutex::default(),
             counters: Counters::default(),
         }
+    }
+
+    /// The first generation for a subvolume's log that is opened now.
+    pub fn first_log_transid(&self, subvolume: SubvolumeId) -> LogTransid {
+        self.log_transids.lock().get(&subvolume).copied().unwrap_or(1)
+    }
+
+    pub(crate) fn close_log(&self, subvolume: SubvolumeId, next: LogTransid) {
+        self.log_transids.lock().insert(subvolume, next);
     }
 
     /// The device.

@@ -7,15 +7,14 @@
 
 use super::{InodeTicket, Subvolume};
 use crate::error::{EngineResult, FsError};
-use crate::format::item::{ExtentItem, ExtentKind};
-use crate::format::key::{ItemKind, Key};
+use crate::fs::allocate::{fulfil_preallocations, step_length};
 use crate::fs::dispatch::plan_operation;
 use crate::fs::plan::Plan;
 use crate::limits::{BLOCK_BYTES, NODE_BYTES};
 use crate::log::record;
-use crate::operation::{Operation, Place, RenameMode, Resolved};
+use crate::operation::{Operation, Resolved};
 use crate::space::{Class, Run, RunList};
-use crate::tree::{ItemValue, Mutation, Prepared};
+use crate::tree::{Mutation, Prepared};
 use crate::types::{InodeNumber, LogTransid, OperationId, ServerEpoch, Timestamp, TransactionId};
 
 /// Blocks of one node.
@@ -64,13 +63,27 @@ impl Subvolume {
             return Ok(Done { inode, ticket, detail, repeated: true, reclaim: None });
         }
         self.store.check_writable()?;
-        if !self.dirty {
-            // The plan must name the transaction that the change will belong to.
-            self.join();
+        if range_of(operation).is_some() {
+            return self.execute_in_pieces(operation, now, id, detail);
         }
-        let keep_orphan = self.victim_is_open(operation)?;
-        let resolved = Resolved { now, next_id: self.next_id, keep_orphan };
+        self.execute_one(operation, now, id, detail)
+    }
+
+    fn execute_one(
+        &mut self,
+        operation: &Operation,
+        now: Timestamp,
+        id: Option<OperationId>,
+        detail: u64,
+    ) -> EngineResult<Done> {
+        // The plan must name the transaction that the change will belong to.
+        self.join();
+        let mut resolved = Resolved { now, next_id: self.next_id, keep_orphan: false };
         let mut plan = plan_operation(&self.view_with(resolved, false), operation)?;
+        if plan.unnamed.is_some_and(|(inode, _)| self.is_open(inode)) {
+            resolved.keep_orphan = true;
+            plan = plan_operation(&self.view_with(resolved, false), operation)?;
+        }
         if plan.no_change {
             let inode = plan.inode;
             return Ok(Done { inode, ticket: self.ticket(), detail, repeated: false, reclaim: None });
@@ -200,45 +213,72 @@ impl Subvolume {
 
     /// Takes blocks for the plan's preallocations and adds their extent items to its mutations.
     fn preallocate(&self, plan: &mut Plan) -> EngineResult<RunList> {
+        let space = self.store.space();
+        let mut allocate = |blocks| space.allocate(blocks, None).map(|run| (run.address(), run.blocks));
+        let (ranges, all_found) = fulfil_preallocations(plan, self.transid, &mut allocate);
         let mut taken = RunList::new();
-        for request in std::mem::take(&mut plan.preallocate) {
-            let mut at = request.offset;
-            let end = request.offset + request.length;
-            while at < end {
-                let Some(run) = self.store.space().allocate((end - at) / BLOCK_BYTES, None) else {
-                    taken.iter().for_each(|run| self.store.space().release_unwritten(run));
-                    return Err(FsError::NoSpace.into());
-                };
-                let item = ExtentItem {
-                    kind: ExtentKind::Preallocated,
-                    length: run.length(),
-                    address: run.address(),
-                    generation: self.transid,
-                    tail: &[],
-                };
-                let mut value = ItemValue::new();
-                item.write_to(&mut value);
-                plan.put(Key::new(request.inode, ItemKind::Extent, at), value);
-                at += run.length();
-                taken.push(run);
-            }
+        ranges.iter().for_each(|range| taken.push(Run::of_bytes(range.address, range.length)));
+        if all_found {
+            return Ok(taken);
         }
-        Ok(taken)
+        taken.iter().for_each(|run| space.release_unwritten(run));
+        Err(FsError::NoSpace.into())
     }
 
-    /// Would the operation take the last name of an inode that somebody has open?
-    fn victim_is_open(&self, operation: &Operation) -> EngineResult<bool> {
-        if self.open.is_empty() {
-            return Ok(false);
+    /// Runs an operation on a file range in pieces of bounded work. Each piece is an operation of its own, with a record
+    /// of its own: they are atomic each, not together. A range that is run again after `Missing` repeats pieces that took
+    /// effect, which changes nothing.
+    fn execute_in_pieces(
+        &mut self,
+        operation: &Operation,
+        now: Timestamp,
+        id: Option<OperationId>,
+        detail: u64,
+    ) -> EngineResult<Done> {
+        let mut rest = operation.clone();
+        loop {
+            let Some((inode, offset, length, allocates)) = range_of(&rest) else {
+                return self.execute_one(&rest, now, id, detail);
+            };
+            let step = step_length(&self.view_now(), inode, offset, length, allocates)?;
+            if step >= length {
+                return self.execute_one(&rest, now, id, detail);
+            }
+            let (piece, after) = split_range(&rest, step);
+            self.execute_one(&piece, now, None, detail)?;
+            rest = after;
         }
-        let place: &Place = match operation {
-            Operation::Unlink { place } | Operation::RemoveDirectory { place } => place,
-            Operation::Rename { to, mode: RenameMode::Replace, .. } => to,
-            _ => return Ok(false),
-        };
-        let victim = self.view_now().entry(place.parent, &place.name)?;
-        Ok(victim.is_some_and(|entry| self.is_open(entry.inode)))
     }
+}
+
+/// Inode, offset, length of an operation on a range of a file, and whether it allocates.
+fn range_of(operation: &Operation) -> Option<(InodeNumber, u64, u64, bool)> {
+    match operation {
+        Operation::Allocate { inode, offset, length, .. } | Operation::ZeroRange { inode, offset, length, .. } => {
+            Some((*inode, *offset, *length, true))
+        }
+        Operation::PunchHole { inode, offset, length } => Some((*inode, *offset, *length, false)),
+        _ => None,
+    }
+}
+
+/// The first `step` bytes of an operation on a range, and the rest.
+fn split_range(operation: &Operation, step: u64) -> (Operation, Operation) {
+    let (mut piece, mut after) = (operation.clone(), operation.clone());
+    if let Operation::Allocate { length, .. }
+    | Operation::ZeroRange { length, .. }
+    | Operation::PunchHole { length, .. } = &mut piece
+    {
+        *length = step;
+    }
+    if let Operation::Allocate { offset, length, .. }
+    | Operation::ZeroRange { offset, length, .. }
+    | Operation::PunchHole { offset, length, .. } = &mut after
+    {
+        *offset += step;
+        *length -= step;
+    }
+    (piece, after)
 }
 
 /// Operations that must work on a full device and at a full quota.

@@ -128,6 +128,12 @@ impl BlockSource for BlockTable {
     }
 }
 
+impl Drop for Subvolume {
+    fn drop(&mut self) {
+        self.store.close_log(self.id, self.log.open_transid() + 1);
+    }
+}
+
 impl Subvolume {
     /// A new subvolume with an empty root directory; dirty, so the next commit makes it durable.
     pub fn create(store: Arc<Store>, id: SubvolumeId, description: RootDescription) -> Self {
@@ -188,7 +194,12 @@ impl Subvolume {
             account: Arc::new(Account::new(root.usage, root.limits)),
             tenant_account,
             pages: PageTable::default(),
-            log: SubvolumeLog::new(id, store.identity().epoch, root.covered_sequence),
+            log: SubvolumeLog::new(
+                id,
+                store.identity().epoch,
+                root.covered_sequence,
+                store.first_log_transid(id),
+            ),
             ledger: Ledger::default(),
             open: FxHashMap::default(),
             staged_nodes: FxHashMap::default(),

@@ -183,7 +183,9 @@ impl Machine {
             }
             _ => self.translate(volume, op)?,
         };
-        self.run(volume, &operation, now)?;
+        for operation in pieces(operation) {
+            self.run(volume, &operation, now)?;
+        }
         Ok(())
     }
 
@@ -589,6 +591,21 @@ impl Machine {
 fn write(inode: InodeNumber, offset: u64, length: u64, seed: u32) -> Operation {
     let data = pattern::bytes(seed, offset, length as usize).into();
     Operation::Write { inode, offset, data, length, clear_set_id: false }
+}
+
+/// A large write as the kernel would send it.
+fn pieces(operation: Operation) -> Vec<Operation> {
+    let Operation::Write { inode, offset, data, length, clear_set_id } = operation else { return vec![operation] };
+    if length <= IO_BYTES_MAX as u64 {
+        return vec![Operation::Write { inode, offset, data, length, clear_set_id }];
+    }
+    let starts = (0..data.len()).step_by(IO_BYTES_MAX);
+    let piece = |start: usize| {
+        let data = data.slice(start..data.len().min(start + IO_BYTES_MAX));
+        let (offset, length) = (offset + start as u64, data.len() as u64);
+        Operation::Write { inode, offset, data, length, clear_set_id }
+    };
+    starts.map(piece).collect()
 }
 
 /// Why an operation of the model was not done.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeou
 use super::Shared;
 use super::state::{Reply, Wakers};
 use crate::error::{ClientError, Result};
-use crate::limits::{FAREWELL, PING_SLOT, SHUTDOWN_SLACK, SLOT_BITS, TICK};
+use crate::limits::{FAREWELL, PING_SLOT, PROBE, SHUTDOWN_SLACK, SLOT_BITS, TICK};
 use crate::reconnect::{establish, is_transient, random, wait_before};
 use crate::wire::Wire;
 
@@ -75,8 +75,11 @@ pub(super) async fn run(shared: Arc<Shared>, wire: Wire) {
             });
             wakers.into_iter().for_each(std::task::Waker::wake);
         }
-        if !wanted(shared).await {
-            return;
+        match wanted(shared).await {
+            Wanted::Never => return,
+            Wanted::Now => {}
+            // Nobody waited for the last attempts, so they are not counted against who comes now.
+            Wanted::Later => attempts = 0,
         }
         if attempts >= shared.settings.retries.attempts.max(1) {
             fail_all(shared, &shared.lost(attempts, &cause));
@@ -114,16 +117,28 @@ fn fail_all(shared: &Shared, error: &ClientError) {
     wakers.into_iter().for_each(std::task::Waker::wake);
 }
 
-/// Waits until somebody needs a connection; `false` if nobody is left.
-async fn wanted(shared: &Shared) -> bool {
+/// Whether somebody needs a connection.
+enum Wanted {
+    Now,
+    /// After a while of nobody.
+    Later,
+    /// Nobody is left.
+    Never,
+}
+
+async fn wanted(shared: &Shared) -> Wanted {
+    let mut waited = false;
     poll_fn(|context| {
-        shared.with_state(|state| match (state.closed, state.wants_connection()) {
-            (true, _) => Poll::Ready(false),
-            (false, true) => Poll::Ready(true),
-            (false, false) => {
-                state.driver = Some(context.waker().clone());
-                Poll::Pending
+        shared.with_state(|state| {
+            if state.closed {
+                return Poll::Ready(Wanted::Never);
             }
+            if state.wants_connection() {
+                return Poll::Ready(if waited { Wanted::Later } else { Wanted::Now });
+            }
+            waited = true;
+            state.driver = Some(context.waker().clone());
+            Poll::Pending
         })
     })
     .await
@@ -171,6 +186,7 @@ async fn serve(shared: &Shared, wire: Wire) -> Ended {
         wire,
         ticker: ticker(shared),
         answers: 0,
+        started: Instant::now(),
         last_sign: Instant::now(),
         pinged: false,
         pings: 0,
@@ -199,6 +215,7 @@ struct Service<'a> {
     wire: Wire,
     ticker: Interval,
     answers: u64,
+    started: Instant,
     /// When the server was last heard of, or last owed nothing.
     last_sign: Instant,
     pinged: bool,
@@ -237,8 +254,10 @@ impl Service<'_> {
             }
             // Asleep only if nothing came in meanwhile: a caller that queues after this finds the waker and uses it.
             let can_send = self.wire.has_room() || written.is_ready();
+            // The keep-alive that the tick may have queued.
+            let unwritten = written.is_ready() && !self.wire.is_flushed();
             let sleep = self.shared.with_state(|state| {
-                if (can_send && state.has_work()) || (state.closed && self.finish_by.is_none()) {
+                if unwritten || (can_send && state.has_work()) || (state.closed && self.finish_by.is_none()) {
                     return false;
                 }
                 state.driver = Some(context.waker().clone());
@@ -338,8 +357,11 @@ impl Service<'_> {
     /// Looks at the deadlines and for signs of life.
     fn tick(&mut self) -> Result<()> {
         let now = Instant::now();
-        let Self { shared, wakers, .. } = self;
+        let Self { shared, wakers, started, .. } = self;
         let (in_use, owed) = shared.with_state(|state| {
+            if now.saturating_duration_since(*started) >= PROBE {
+                state.end_probe();
+            }
             if state.is_in_use() {
                 state.expire(now, shared.settings.timeouts.request, wakers);
             }

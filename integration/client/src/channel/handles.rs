@@ -49,11 +49,17 @@ pub(super) enum Outgoing {
     AsIs,
     /// In this form; with the point of history it presents.
     Translated(Request, Option<Lineage>),
-    /// Not yet: its handle is being opened again.
+    /// Not now.
+    Not(Instead),
+}
+
+/// What happens to a request that is not sent.
+pub(super) enum Instead {
+    /// It waits: its handle is being opened again.
     Wait,
-    /// Not at all: its handle is unknown or could not be opened again.
+    /// It fails: its handle is unknown or could not be opened again.
     Refused(WireError),
-    /// Not at all: it closes a handle that is already gone.
+    /// It is done: it closes a handle that is already gone.
     NothingToClose,
 }
 
@@ -156,7 +162,7 @@ impl Handles {
                 let mut step = step.clone();
                 match self.translate_step(&mut step) {
                     Ok(presented) => Outgoing::Translated(Request::File(step), presented),
-                    Err(instead) => instead,
+                    Err(instead) => Outgoing::Not(instead),
                 }
             }
             Request::Compound { steps } if steps.iter().any(needs_translation) => {
@@ -165,10 +171,10 @@ impl Handles {
                 for step in &mut steps {
                     match self.translate_step(step) {
                         Ok(lineage) => presented = to_present(presented, lineage),
-                        Err(Outgoing::NothingToClose) => {
-                            return Outgoing::Refused(ErrorCode::StaleHandle.into());
+                        Err(Instead::NothingToClose) => {
+                            return Outgoing::Not(Instead::Refused(ErrorCode::StaleHandle.into()));
                         }
-                        Err(instead) => return instead,
+                        Err(instead) => return Outgoing::Not(instead),
                     }
                 }
                 Outgoing::Translated(Request::Compound { steps }, presented)
@@ -177,26 +183,26 @@ impl Handles {
         }
     }
 
-    fn translate_step(&mut self, step: &mut FileRequest) -> Result<Option<Lineage>, Outgoing> {
+    fn translate_step(&mut self, step: &mut FileRequest) -> Result<Option<Lineage>, Instead> {
         let mut unsynced = None;
         let closes = matches!(step, FileRequest::Close { .. });
         if let Some(HandleRef::Explicit(number)) = handle_mut(step) {
             let Some(handle) = self.map.get_mut(number) else {
-                return Err(Outgoing::Refused(ErrorCode::StaleHandle.into()));
+                return Err(Instead::Refused(ErrorCode::StaleHandle.into()));
             };
             match &handle.server {
                 ServerHandle::Live(server) => *number = *server,
-                ServerHandle::Reopening => return Err(Outgoing::Wait),
+                ServerHandle::Reopening => return Err(Instead::Wait),
                 ServerHandle::Dead(error) => {
                     let error = error.clone();
                     let clean = handle.unsynced.is_empty();
                     return Err(match (closes, clean) {
-                        (true, true) => Outgoing::NothingToClose,
+                        (true, true) => Instead::NothingToClose,
                         // The file is gone and so is what was written: that is what this code says.
                         (true, false) => {
-                            Outgoing::Refused(WireError::new(ErrorCode::StaleLineage, error.detail.as_str()))
+                            Instead::Refused(WireError::new(ErrorCode::StaleLineage, error.detail.as_str()))
                         }
-                        (false, _) => Outgoing::Refused(error),
+                        (false, _) => Instead::Refused(error),
                     });
                 }
             }

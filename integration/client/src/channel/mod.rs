@@ -132,7 +132,7 @@ impl Channel {
         let permits = settings.max_in_flight.clamp(1, subvol_protocol::limits::MAX_IN_FLIGHT) as usize;
         let shared = Arc::new(Shared {
             client_id,
-            state: Mutex::new(State::new(client_id, retries.attempts.saturating_add(1))),
+            state: Mutex::new(State::new(client_id, retries.attempts.max(2))),
             greeting: Mutex::new(Arc::new(greeting.clone())),
             permits: Semaphore::new(permits),
             window: Notify::new(),
@@ -202,7 +202,7 @@ impl Channel {
             (request, payload) = match submitted {
                 Ok(id) => break id,
                 Err(NotTaken::Closed) => return Err(ClientError::Closed),
-                Err(NotTaken::WindowFull(request, payload)) => (request, payload),
+                Err(NotTaken::WindowFull(back)) => *back,
             };
             if timeout_at(deadline, room).await.is_err() {
                 return Err(timed_out(&request));

@@ -6,25 +6,24 @@
 //! - a slot whose caller has gone is kept while its answer is owed (the server still counts it) and freed with it;
 //! - nothing here waits or does I/O: both sides hold the lock for a few moments only.
 
+mod answers;
+mod connection;
+mod sending;
+
 use std::collections::VecDeque;
 use std::task::Waker;
 
 use bytes::Bytes;
 use subvol_protocol::attributes::Lineage;
-use subvol_protocol::error::ErrorCode;
 use subvol_protocol::limits::MAX_IN_FLIGHT;
-use subvol_protocol::request::{
-    FileRequest, HandleRef, InodeRef, OperationId, Request, RequestEnvelope, SessionRequest,
-};
+use subvol_protocol::request::{OperationId, Request, RequestEnvelope, SessionRequest};
 use subvol_protocol::response::{FileResponse, Response};
 use tokio::time::Instant;
 
-use super::handles::{Handles, Outgoing, ServerHandle};
-use super::settle::{Circumstances, settle};
+use super::handles::{Handles, ServerHandle};
 use super::window::OperationWindow;
 use crate::error::{ClientError, Result};
 use crate::limits::{PING_SLOT, SLOT_BITS};
-use crate::wire::Wire;
 
 /// An answer with its bytes.
 #[derive(Debug)]
@@ -75,6 +74,17 @@ enum Background {
     Reopen(u64),
 }
 
+/// After a connection broke with requests under way, the next one begins with the oldest of them alone. If that is the one that breaks
+/// connections, only it is counted and given up; otherwise it would take all others with it.
+#[derive(Debug, PartialEq, Eq)]
+enum Probe {
+    None,
+    /// The next request is the probe.
+    Wanted,
+    /// This request is under way.
+    Out(u64),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct State {
@@ -87,6 +97,7 @@ pub(super) struct State {
     background: VecDeque<Background>,
     wire_in_flight: u32,
     wire_limit: u32,
+    probe: Probe,
     window: OperationWindow,
     client_id: [u8; 16],
     max_sends: u32,
@@ -116,7 +127,7 @@ pub(super) struct Returned {
 /// Why a request was not taken.
 pub(super) enum NotTaken {
     /// The window of operation ids is full; here it is back.
-    WindowFull(Request, Bytes),
+    WindowFull(Box<(Request, Bytes)>),
     /// There is no driver.
     Closed,
 }
@@ -132,6 +143,7 @@ impl State {
             background: VecDeque::new(),
             wire_in_flight: 0,
             wire_limit: 1,
+            probe: Probe::None,
             window: OperationWindow::new(MAX_IN_FLIGHT),
             client_id,
             max_sends,
@@ -211,7 +223,7 @@ impl State {
         let operation = if request.is_changing() {
             match self.window.next() {
                 Some(sequence) => Some(OperationId { client: self.client_id, sequence }),
-                None => return Err(NotTaken::WindowFull(request, payload)),
+                None => return Err(NotTaken::WindowFull(Box::new((request, payload)))),
             }
         } else {
             None
@@ -302,84 +314,9 @@ impl State {
         }
     }
 
-    /// A new connection is up.
-    pub fn connected(&mut self, wire_limit: u32, window: u32, epoch: u64) {
-        self.connected = true;
-        self.draining = false;
-        self.wire_limit = wire_limit;
-        self.window.set_limit(window);
-        // It may have grown.
-        self.returned.window = true;
-        self.epoch = epoch;
-        self.background.extend(self.handles.to_reopen().map(Background::Reopen));
-    }
-
-    /// The connection is gone: what it owes is to be sent again, in the order it was asked.
-    pub fn connection_lost(&mut self) {
-        self.connected = false;
-        self.draining = false;
-        self.wire_in_flight = 0;
-        // Closes that were to come are done: the server closed everything.
-        for work in std::mem::take(&mut self.background) {
-            if let Background::Close(number) = work {
-                self.handles.remove(number);
-            }
-        }
-        let mut again = std::mem::take(&mut self.parked);
-        let mut over = Vec::new();
-        for slot in &mut self.slots {
-            let was_due = std::mem::take(&mut slot.due);
-            match &slot.outcome {
-                _ if slot.id == 0 => {}
-                Outcome::Waiting(_) if was_due => again.push(slot.id),
-                Outcome::Waiting(_) | Outcome::Ready(_) => {}
-                Outcome::Abandoned | Outcome::Closing | Outcome::Reopening(_) => over.push(slot.id),
-            }
-        }
-        for id in over {
-            let closes = self.slot(id).and_then(|slot| match &slot.envelope.request {
-                Request::File(FileRequest::Close { handle: HandleRef::Explicit(number), .. }) => {
-                    Some(*number)
-                }
-                _ => None,
-            });
-            if let Some(number) = closes {
-                self.handles.remove(number);
-            }
-            again.retain(|&waiting| waiting != id);
-            self.unsent.retain(|&waiting| waiting != id);
-            self.vacate(id);
-        }
-        self.handles.connection_lost();
-        again.sort_unstable();
-        for id in again.into_iter().rev() {
-            self.unsent.push_front(id);
-        }
-    }
-
-    /// Fails everything that waits.
-    pub fn fail_all(&mut self, error: &ClientError, wakers: &mut Wakers) {
-        assert!(self.wire_in_flight == 0, "requests were failed while the connection owed answers");
-        self.unsent.clear();
-        self.parked.clear();
-        for slot in self.slots.iter_mut().filter(|slot| slot.id != 0) {
-            if let Outcome::Waiting(waker) = &mut slot.outcome {
-                wakers.extend(waker.take());
-                slot.outcome = Outcome::Ready(Err(error.clone()));
-            }
-        }
-    }
-
     /// Something waits for a connection.
     pub fn wants_connection(&self) -> bool {
         !self.unsent.is_empty()
-    }
-
-    /// Something could be sent now.
-    pub fn has_work(&self) -> bool {
-        !self.draining
-            && self.wire_in_flight < self.wire_limit
-            && !(self.unsent.is_empty() && self.background.is_empty())
     }
 
     /// The server owes answers.
@@ -401,269 +338,5 @@ impl State {
     #[cfg(test)]
     pub fn occupied(&self) -> usize {
         self.slots.len() - self.free.len()
-    }
-
-    /// Encodes what may be sent into the wire's buffers.
-    pub fn fill(&mut self, wire: &mut Wire, now: Instant, wakers: &mut Wakers) {
-        while self.has_work() && wire.has_room() {
-            let id = match self.background.pop_front() {
-                Some(work) => match self.begin(work, now) {
-                    Some(id) => id,
-                    None => continue,
-                },
-                None => match self.unsent.pop_front() {
-                    Some(id) => id,
-                    None => return,
-                },
-            };
-            self.send(id, wire, wakers);
-        }
-    }
-
-    /// Gives the library's own work a slot.
-    fn begin(&mut self, work: Background, now: Instant) -> Option<u64> {
-        let (request, outcome) = match work {
-            Background::Close(number) => {
-                let handle = HandleRef::Explicit(number);
-                (FileRequest::Close { handle, lineage: None }, Outcome::Closing)
-            }
-            Background::Reopen(number) => {
-                let handle = self.handles.get_mut(number)?;
-                let inode = InodeRef::Explicit(handle.inode);
-                (FileRequest::Open { inode, flags: handle.flags }, Outcome::Reopening(number))
-            }
-        };
-        Some(self.occupy(request.into(), Bytes::new(), outcome, now))
-    }
-
-    fn send(&mut self, id: u64, wire: &mut Wire, wakers: &mut Wakers) {
-        let Some(index) = self.index_of(id) else { return };
-        let Some(slot) = self.slots.get_mut(index) else { return };
-        let queued = match self.handles.translate(&slot.envelope.request) {
-            Outgoing::AsIs => {
-                slot.presented = None;
-                wire.queue(id, &slot.envelope, &slot.payload)
-            }
-            Outgoing::Translated(request, presented) => {
-                slot.presented = presented;
-                let envelope = RequestEnvelope { operation: slot.envelope.operation, request };
-                wire.queue(id, &envelope, &slot.payload)
-            }
-            Outgoing::Wait => {
-                self.parked.push(id);
-                return;
-            }
-            Outgoing::Refused(error) => {
-                let result = Ok(Reply { response: Response::Error(error), payload: Bytes::new() });
-                self.settle(id, result, wakers);
-                return;
-            }
-            Outgoing::NothingToClose => {
-                let response = Response::File(FileResponse::Closed);
-                self.settle(id, Ok(Reply { response, payload: Bytes::new() }), wakers);
-                return;
-            }
-        };
-        match queued {
-            Ok(()) => {
-                slot.due = true;
-                slot.sends += 1;
-                self.wire_in_flight += 1;
-            }
-            Err(error) => self.settle(id, Err(ClientError::Argument(error.to_string())), wakers),
-        }
-    }
-
-    /// Takes in an answer. `false`: no such answer is owed.
-    #[must_use]
-    pub fn answered(&mut self, id: u64, result: Result<Reply>, wakers: &mut Wakers) -> bool {
-        let max_refusals = self.max_sends;
-        let Some(slot) = self.slot(id).filter(|slot| slot.due) else { return false };
-        slot.due = false;
-        let abandoned = matches!(slot.outcome, Outcome::Abandoned | Outcome::Ready(_));
-        let refusals = slot.refusals;
-        self.wire_in_flight -= 1;
-        if let Ok(Reply { response: Response::Error(error), .. }) = &result {
-            match error.code {
-                // It was not done, and will be on the next connection.
-                ErrorCode::ShuttingDown => {
-                    self.draining = true;
-                    if !abandoned {
-                        self.unsent.push_back(id);
-                        return true;
-                    }
-                }
-                // The limit of the hello was kept, so the server allows less at times. Each such answer is a whole trip, so there is
-                // no hurry in asking again.
-                ErrorCode::TooManyRequests if !abandoned && refusals < max_refusals => {
-                    if let Some(slot) = self.slot(id) {
-                        slot.refusals += 1;
-                    }
-                    self.wire_limit = self.wire_in_flight.max(1);
-                    self.unsent.push_front(id);
-                    return true;
-                }
-                _ => {}
-            }
-        }
-        self.settle(id, result, wakers);
-        true
-    }
-
-    /// Works an answer into handles and history and gives it to who waits.
-    fn settle(&mut self, id: u64, mut result: Result<Reply>, wakers: &mut Wakers) {
-        let Some(index) = self.index_of(id) else { return };
-        let Some(slot) = self.slots.get_mut(index) else { return };
-        let mut reopen = VecDeque::new();
-        if let Outcome::Reopening(number) = slot.outcome {
-            self.reopened(id, number, result);
-            return;
-        }
-        let circumstances =
-            Circumstances { presented: slot.presented, resent: slot.sends > 1, epoch: self.epoch };
-        let again = match (&slot.envelope.request, &mut result) {
-            (Request::File(step), Ok(reply)) => {
-                settle_one(&mut self.handles, step, reply, &circumstances, &mut reopen)
-            }
-            (Request::File(FileRequest::Close { handle: HandleRef::Explicit(number), .. }), Err(_)) => {
-                self.handles.remove(*number);
-                false
-            }
-            (Request::Compound { steps }, Ok(Reply { response: Response::Compound { results }, .. })) => {
-                if results.len() > steps.len() {
-                    result = Err(ClientError::unexpected("Compound"));
-                } else {
-                    let steps = steps.as_slice();
-                    let _ = settle(&mut self.handles, steps, results, &circumstances, &mut reopen);
-                }
-                false
-            }
-            _ => false,
-        };
-        for number in reopen {
-            self.background.push_back(Background::Reopen(number));
-        }
-        if again && matches!(slot.outcome, Outcome::Waiting(_)) {
-            self.unsent.push_front(id);
-            return;
-        }
-        match &mut slot.outcome {
-            Outcome::Waiting(waker) => {
-                wakers.extend(waker.take());
-                slot.outcome = Outcome::Ready(result.and_then(|reply| match reply.response {
-                    Response::Error(error) => Err(ClientError::Server(error)),
-                    response => Ok(Reply { response, payload: reply.payload }),
-                }));
-            }
-            // It timed out and its caller has not looked yet: the time-out stays the answer, and the caller frees the slot.
-            Outcome::Ready(_) => {
-                if let Ok(reply) = &result {
-                    self.close_unclaimed(&reply.response);
-                }
-            }
-            Outcome::Abandoned | Outcome::Closing | Outcome::Reopening(_) => {
-                match &result {
-                    Ok(Reply { response: Response::Error(error), .. })
-                        if matches!(slot.outcome, Outcome::Closing) =>
-                    {
-                        tracing::warn!(%error, "a file that was dropped without close could not be closed cleanly");
-                    }
-                    Ok(reply) => {
-                        self.close_unclaimed(&reply.response);
-                    }
-                    Err(_) => {}
-                }
-                self.vacate(id);
-            }
-        }
-    }
-
-    /// The answer to opening a handle again.
-    fn reopened(&mut self, id: u64, number: u64, result: Result<Reply>) {
-        let server = match result {
-            Ok(Reply { response: Response::File(FileResponse::Opened { handle, .. }), .. }) => {
-                ServerHandle::Live(handle)
-            }
-            Ok(Reply { response: Response::Error(error), .. }) => ServerHandle::Dead(error),
-            Ok(_) | Err(_) => ServerHandle::Dead(ErrorCode::StaleHandle.into()),
-        };
-        self.vacate(id);
-        if let Some(handle) = self.handles.get_mut(number) {
-            handle.server = server;
-        }
-        // Those of other handles are parked again when their turn comes.
-        let mut again = std::mem::take(&mut self.parked);
-        again.sort_unstable();
-        for id in again.into_iter().rev() {
-            self.unsent.push_front(id);
-        }
-    }
-
-    /// Fails what has waited too long.
-    pub fn expire(&mut self, now: Instant, patience: std::time::Duration, wakers: &mut Wakers) {
-        let mut unsent = Vec::new();
-        for slot in self.slots.iter_mut().filter(|slot| slot.id != 0 && slot.deadline <= now) {
-            let Outcome::Waiting(waker) = &mut slot.outcome else { continue };
-            wakers.extend(waker.take());
-            slot.outcome = Outcome::Ready(Err(ClientError::Timeout {
-                operation: slot.envelope.request.name(),
-                after: patience,
-                changing: slot.envelope.request.is_changing(),
-            }));
-            if !slot.due {
-                unsent.push(slot.id);
-            }
-        }
-        for id in unsent {
-            self.forget_unsent(id);
-        }
-    }
-
-    /// Fails what was sent on too many connections: a request that kills its server must not do so for ever.
-    pub fn fail_resent(&mut self, error: &ClientError, wakers: &mut Wakers) {
-        let max_sends = self.max_sends;
-        let mut failed = Vec::new();
-        for slot in self.slots.iter_mut().filter(|slot| slot.id != 0 && !slot.due && slot.sends >= max_sends)
-        {
-            let Outcome::Waiting(waker) = &mut slot.outcome else { continue };
-            wakers.extend(waker.take());
-            slot.outcome = Outcome::Ready(Err(error.clone()));
-            failed.push(slot.id);
-        }
-        for id in failed {
-            self.forget_unsent(id);
-        }
-    }
-}
-
-/// [`settle`] for a request that stands alone.
-fn settle_one(
-    handles: &mut Handles,
-    step: &FileRequest,
-    reply: &mut Reply,
-    circumstances: &Circumstances,
-    reopen: &mut VecDeque<u64>,
-) -> bool {
-    let placeholder = Response::File(FileResponse::Closed);
-    let steps = std::slice::from_ref(step);
-    match std::mem::replace(&mut reply.response, placeholder) {
-        Response::File(answer) => {
-            let mut result = [Ok(answer)];
-            let again = settle(handles, steps, &mut result, circumstances, reopen);
-            let [result] = result;
-            if let Ok(answer) = result {
-                reply.response = Response::File(answer);
-            }
-            again
-        }
-        Response::Error(error) => {
-            let _ = settle(handles, steps, &mut [Err(error.clone())], circumstances, reopen);
-            reply.response = Response::Error(error);
-            false
-        }
-        other => {
-            reply.response = other;
-            false
-        }
     }
 }

@@ -236,11 +236,11 @@ impl World {
                 let end_of_file = end == self.content.len();
                 return Ok((FileResponse::Read { length: bytes.len() as u32, end_of_file }, bytes));
             }
-            FileRequest::GetAttributes { .. } => {
+            FileRequest::GetAttributes { file } => {
+                let root = *file == subvol_protocol::request::FileRef::inode(256);
+                let kind = if root { FileKind::Directory } else { FileKind::Regular };
                 let size = self.content.len() as u64;
-                FileResponse::Attributes {
-                    attributes: Attributes { size, ..attributes(300, FileKind::Regular) },
-                }
+                FileResponse::Attributes { attributes: Attributes { size, ..attributes(300, kind) } }
             }
             FileRequest::Fsync { lineage, .. } | FileRequest::SyncVolume { lineage } => {
                 self.check(*lineage)?;

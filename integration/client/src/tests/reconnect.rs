@@ -18,7 +18,7 @@ async fn create(volume: &Volume, name: &str) -> Result<u64, ClientError> {
 
 fn first_time(mut what: impl FnMut(&Seen) -> bool) -> impl FnMut(&Seen) -> bool {
     let mut done = false;
-    move |seen| !done && what(seen) && std::mem::replace(&mut done, true) == false
+    move |seen| !done && what(seen) && !std::mem::replace(&mut done, true)
 }
 
 /// S6: "A request retried after a lost connection takes effect once."
