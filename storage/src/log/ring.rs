@@ -19,6 +19,9 @@ use thiserror::Error;
 /// Smallest ring: room for some batches of the largest size would be nice, but small test stores have less.
 pub const RING_BYTES_MIN: u64 = 256 * 1024;
 
+/// The buffer that batches are put together in begins with this size and grows to the largest batch that comes.
+const SCRATCH_BYTES_MIN: usize = 64 * 1024;
+
 /// Why a batch was not written.
 #[derive(Debug, Error)]
 pub enum RingError {
@@ -125,7 +128,7 @@ impl LogRing {
             flushed_through,
             unflushed: Vec::new(),
             needs_flush: false,
-            scratch: AlignedBuffer::zeroed(LOG_BATCH_BYTES_MAX),
+            scratch: AlignedBuffer::zeroed(SCRATCH_BYTES_MIN),
         }
     }
 
@@ -245,6 +248,9 @@ impl LogRing {
             records: generation.records,
             bytes: &generation.bytes,
         });
+        if self.scratch.len() < length {
+            self.scratch = AlignedBuffer::zeroed(length.next_power_of_two());
+        }
         let batch = &mut self.scratch[..length];
         let chain = log_batch::encode(&head, parts, batch);
         let address = self.store.identity().ring_offset + at.offset;
