@@ -55,9 +55,9 @@ pub const LOG_BATCH_BYTES_MAX: usize = 4 << 20;
 /// Dirty data of one subvolume that starts background writeback, in bytes.
 pub const WRITEBACK_START_BYTES: u64 = 8 << 20;
 /// Results of operations remembered per client for retries.
-pub const LEDGER_ENTRIES_PER_CLIENT: usize = 512;
+pub const LEDGER_ENTRIES_PER_CLIENT: usize = 4096;
 /// Clients whose results a subvolume remembers.
-pub const LEDGER_CLIENTS_MAX: usize = 4096;
+pub const LEDGER_CLIENTS_MAX: usize = 1024;
 
 /// Most blocks of tree nodes that one operation can make dirty: it reserves them beforehand and returns the rest.
 /// A rename with a victim touches 12 items; each may copy a path of 6 nodes and split one of them per level.

@@ -64,8 +64,7 @@ fn create(subvolume: &mut Subvolume, name: &'static str) -> u64 {
 
 fn write(subvolume: &mut Subvolume, inode: u64, offset: u64, data: Vec<u8>) {
     let length = data.len() as u64;
-    let operation =
-        Operation::Write { inode, offset, data: Bytes::from(data), length, clear_set_id: false };
+    let operation = Operation::Write { inode, offset, data: Bytes::from(data), length, clear_set_id: false };
     subvolume.execute(&operation, NOW, None, 0).expect("written");
 }
 
@@ -109,7 +108,8 @@ fn create_write_fsync_rename_crash_replay() {
     let mut committer = opened.committer;
     let mut subvolume = opened.replayed.subvolumes.into_iter().next().expect("one");
     let lookup = |subvolume: &mut Subvolume, name: &[u8]| {
-        with_fetches(&store, subvolume, |s| s.lookup(ROOT_INODE, name)).map(|(inode, item)| (inode, item.size))
+        with_fetches(&store, subvolume, |s| s.lookup(ROOT_INODE, name))
+            .map(|(inode, item)| (inode, item.size))
     };
     assert_eq!(lookup(&mut subvolume, b"renamed").expect("there"), (small, 100));
     assert_eq!(lookup(&mut subvolume, b"large").expect("there"), (large, 300_010));

@@ -45,7 +45,10 @@ fn install() -> Result<()> {
 fn checks(root: &Path) -> Result<()> {
     run_step(&mut cargo(root, &["fmt", "--all", "--check"]))?;
     crate::tidy::run(root)?;
-    run_step(cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]).env("CARGO_TERM_COLOR", "never"))?;
+    run_step(
+        cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+            .env("CARGO_TERM_COLOR", "never"),
+    )?;
     let mut docs = cargo(root, &["doc", "--workspace", "--no-deps", "--locked"]);
     run_step(docs.env("RUSTDOCFLAGS", "-D warnings"))?;
     run_step(&mut cargo(root, &["deny", "--locked", "check", "bans", "licenses", "sources"]))?;

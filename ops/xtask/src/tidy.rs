@@ -29,11 +29,8 @@ const ALLOWED: [(&str, &[&str]); 9] = [
 ];
 
 /// Crates that only some may name.
-const WRAPPED: [(&str, &[&str]); 3] = [
-    ("actix", &["subvol-actors"]),
-    ("actix-rt", &["subvol-actors"]),
-    ("sled", &["subvol-actors"]),
-];
+const WRAPPED: [(&str, &[&str]); 3] =
+    [("actix", &["subvol-actors"]), ("actix-rt", &["subvol-actors"]), ("sled", &["subvol-actors"])];
 
 /// What the engine must not use: it is synchronous and deterministic.
 const ENGINE_BANS: [&str; 6] =
@@ -41,8 +38,19 @@ const ENGINE_BANS: [&str; 6] =
 
 /// Names at the top level, besides dotfiles.
 const TOP_LEVEL: [&str; 13] = [
-    "Cargo.toml", "Cargo.lock", "actors", "storage", "protocol", "integration", "ops", "README.md", "ARCHITECTURE.md",
-    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "target",
+    "Cargo.toml",
+    "Cargo.lock",
+    "actors",
+    "storage",
+    "protocol",
+    "integration",
+    "ops",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "target",
 ];
 
 pub fn run(root: &Path) -> Result<()> {
@@ -67,7 +75,8 @@ pub fn run(root: &Path) -> Result<()> {
 }
 
 fn dependencies(root: &Path, faults: &mut Vec<String>) -> Result<()> {
-    let output = crate::cargo(root, &["metadata", "--format-version", "1", "--no-deps", "--locked"]).output()?;
+    let output =
+        crate::cargo(root, &["metadata", "--format-version", "1", "--no-deps", "--locked"]).output()?;
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
     let allowed: BTreeMap<&str, &[&str]> = ALLOWED.into_iter().collect();
     let packages = metadata["packages"].as_array().context("packages")?;
@@ -147,5 +156,10 @@ fn source_file(root: &Path, path: &Path, faults: &mut Vec<String>) -> Result<()>
 
 /// Put together here, so that this file does not contain them.
 fn foreign_words() -> Vec<String> {
-    vec![["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["/wo", "rk/"].concat(), ["FIX", "ME"].concat()]
+    vec![
+        ["todo", "!("].concat(),
+        ["unimplemented", "!("].concat(),
+        ["/wo", "rk/"].concat(),
+        ["FIX", "ME"].concat(),
+    ]
 }

@@ -22,7 +22,7 @@
 //! | rename onto the same inode | - | - |
 //! | write, append (length > 0), truncate, allocate, punch, zero range | mtime ctime | - |
 //! | xattrs, chmod, chown | ctime | - |
-//! | set times | ctime, and what is given | - |
+//! | set times | ctime, and what is given (nothing if nothing is) | - |
 
 use crate::content::Content;
 use crate::error::ModelError;

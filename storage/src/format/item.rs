@@ -338,7 +338,7 @@ impl<'a> ExtentItem<'a> {
         if !sound || head.compression != 0 || head.address.get() % BLOCK_BYTES != 0 {
             return Err(damaged(key, "extent whose lengths do not fit its kind"));
         }
-        let end = key.offset.checked_add(length).filter(|_| key.offset % BLOCK_BYTES == 0);
+        let end = key.offset.checked_add(length).filter(|_| key.offset.is_multiple_of(BLOCK_BYTES));
         if end.is_none() {
             return Err(damaged(key, "extent at an impossible file offset"));
         }

@@ -103,12 +103,7 @@ pub struct Pinned;
 impl SubvolumeLog {
     /// The log of a subvolume whose tree covers `covered_sequence`. `first` is 1, or where its log ended when it was
     /// closed before in this epoch.
-    pub fn new(
-        subvolume: SubvolumeId,
-        epoch: ServerEpoch,
-        covered_sequence: u64,
-        first: LogTransid,
-    ) -> Self {
+    pub fn new(subvolume: SubvolumeId, epoch: ServerEpoch, covered_sequence: u64, first: LogTransid) -> Self {
         assert!(first > 0, "generations count from 1; 0 means none");
         let open = Segment { log_transid: first, ..Segment::default() };
         Self {

@@ -171,7 +171,7 @@ impl LogRing {
             self.needs_flush |= live.iter().any(|generation| generation.needs_flush);
             self.append(&live, length, flush && !self.needs_flush)?;
             report.ring_bytes = length as u64;
-            if !(flush && !self.needs_flush) {
+            if !flush || self.needs_flush {
                 self.needs_flush = true;
             }
             let told =

@@ -148,6 +148,12 @@ impl Subvolume {
         tracing::trace!(subvolume = self.id, transid, newest, "commit is durable");
     }
 
+    /// Adds bits of [`crate::format::root_item::root_flags`]; part of the root item of the next commit.
+    pub fn add_flags(&mut self, flags: u64) {
+        self.description.flags |= flags;
+        self.join();
+    }
+
     /// New limits; part of the root item of the next commit.
     pub fn set_limits(&mut self, limits: Limits) {
         self.account.set_limits(limits);

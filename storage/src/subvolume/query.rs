@@ -5,13 +5,18 @@ use crate::error::EngineResult;
 use crate::format::item::InodeItem;
 use crate::fs::view::View;
 use crate::fs::{directory, lookup, path, read, seek, xattr};
-use crate::types::InodeNumber;
+use crate::types::{InodeNumber, OperationId};
 use bytes::Bytes;
 
 impl Subvolume {
     /// What planning may look at, at this moment.
     pub fn view(&self) -> View<'_> {
         self.view_now()
+    }
+
+    /// Is it unknown whether the operation with this id took effect, because results of its age were let go of?
+    pub fn has_expired(&self, id: &OperationId) -> bool {
+        self.ledger.has_expired(id)
     }
 
     /// Attributes of an inode.

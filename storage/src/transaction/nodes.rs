@@ -11,10 +11,17 @@ use std::sync::Arc;
 const NODES_PER_RUN: u64 = 64;
 const NODE_BLOCKS: u64 = NODE_BYTES as u64 / BLOCK_BYTES;
 
+/// Nodes that lie one after the other.
+struct NodeRun {
+    address: u64,
+    /// Each with the owner that its block names.
+    nodes: Vec<(Arc<Node>, u64)>,
+}
+
 /// Nodes with addresses, ready to be written.
 #[derive(Default)]
 pub struct NodeWrites {
-    runs: Vec<(u64, Vec<(Arc<Node>, u64)>)>,
+    runs: Vec<NodeRun>,
     count: u64,
 }
 
@@ -41,7 +48,7 @@ impl NodeWrites {
                 placed.push((Arc::clone(node), tree.owner()));
             }
             self.count += now.len() as u64;
-            self.runs.push((run.address(), placed));
+            self.runs.push(NodeRun { address: run.address(), nodes: placed });
             rest = later;
         }
         Ok(())
@@ -57,12 +64,12 @@ impl NodeWrites {
         for chunk in self.runs.chunks(16) {
             let buffers: Vec<(u64, AlignedBuffer)> = chunk
                 .iter()
-                .map(|(address, nodes)| {
-                    let mut buffer = AlignedBuffer::zeroed(nodes.len() * NODE_BYTES);
-                    for ((node, owner), bytes) in nodes.iter().zip(buffer.chunks_exact_mut(NODE_BYTES)) {
+                .map(|run| {
+                    let mut buffer = AlignedBuffer::zeroed(run.nodes.len() * NODE_BYTES);
+                    for ((node, owner), bytes) in run.nodes.iter().zip(buffer.chunks_exact_mut(NODE_BYTES)) {
                         node.encode_into(bytes, *owner);
                     }
-                    (*address, buffer)
+                    (run.address, buffer)
                 })
                 .collect();
             let writes: Vec<WriteRequest<'_>> =
@@ -74,7 +81,7 @@ impl NodeWrites {
 
     /// Puts them into the cache: their trees will let go of them.
     pub fn cache(&self, store: &Store) {
-        for (node, _) in self.runs.iter().flat_map(|(_, nodes)| nodes) {
+        for (node, _) in self.runs.iter().flat_map(|run| &run.nodes) {
             store.nodes().insert(node);
         }
     }

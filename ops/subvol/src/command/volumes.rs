@@ -53,8 +53,8 @@ where
         let volume = volumes.get(&target.volume).await?;
         let shown = target.to_string();
         if let Err(error) = work(volume, target).await {
-            if error.chain().any(|cause| cause.is::<std::io::Error>()) && !error.is::<subvol_client::ClientError>() {
-                // Standard output or a local file, not this target.
+            // Standard output is gone, not this target. The client's own errors hold theirs behind an `Arc`.
+            if error.chain().any(|cause| cause.is::<std::io::Error>()) {
                 return Err(error);
             }
             eprintln!("subvol: {shown}: {error:#}");

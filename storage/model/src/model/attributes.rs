@@ -23,6 +23,11 @@ impl Model {
         let number = self.resolve(path)?;
         let inode = self.inode_mut(number);
         (inode.uid, inode.gid, inode.ctime) = (uid, gid, now);
+        // Linux takes rights that were given to the old owner; set-group-id only where it means a right.
+        if !inode.is_directory() {
+            let group = if inode.mode & 0o010 != 0 { 0o2000 } else { 0 };
+            inode.mode &= !(0o4000 | group);
+        }
         Ok(())
     }
 
@@ -36,6 +41,9 @@ impl Model {
         let number = self.resolve(path)?;
         if atime.into_iter().chain(mtime).any(|time| time.nanoseconds >= 1_000_000_000) {
             return Err(ModelError::InvalidArgument);
+        }
+        if atime.is_none() && mtime.is_none() {
+            return Ok(());
         }
         let inode = self.inode_mut(number);
         inode.atime = atime.unwrap_or(inode.atime);
