@@ -79,6 +79,8 @@ pub fn count(counter: &AtomicU64) {
 /// Numbers of one volume, written by its actor after each batch of messages, read by status reports.
 #[derive(Debug, Default)]
 pub struct VolumeGauge {
+    /// The transaction that its changes belong to; 0 while it has none that is not committed.
+    pub transid: AtomicU64,
     /// The open generation of its log.
     pub log_transid: AtomicU64,
     /// Bytes of records not in the ring.

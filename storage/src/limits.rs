@@ -52,6 +52,8 @@ pub const LOG_INLINE_DATA_MAX: usize = 32 * 1024;
 pub const LOG_BACKLOG_BYTES: usize = 1 << 20;
 /// Largest batch the log writer writes at once, in bytes.
 pub const LOG_BATCH_BYTES_MAX: usize = 4 << 20;
+/// Replayed log that makes a commit on the way due, in bytes: memory stays bounded whatever the ring's size.
+pub const REPLAY_COMMIT_BYTES: u64 = 32 << 20;
 /// Dirty data of one subvolume that starts background writeback, in bytes.
 pub const WRITEBACK_START_BYTES: u64 = 8 << 20;
 /// Results of operations remembered per client for retries.

@@ -10,14 +10,14 @@ use subvol_model::{DurabilityOracle, Op, Time};
 use subvol_storage::device::MemoryDevice;
 use support::check::check_all;
 use support::crash::{Counts, Depth, PROGRAM, Run, THOROUGH, in_parallel, sound};
-use support::machine::{Machine, NO_CACHES, formatted};
+use support::machine::{Machine, NO_CACHES, SMALL_CACHES, formatted};
 
 /// Large programs are looked at less closely, or a single one would take minutes.
 fn depth(case: &Case) -> Depth {
     if case.steps().len() < 200 {
         return THOROUGH;
     }
-    Depth { seeds: 3, replay_every: 9, replay_seeds: 2, life_every: 9, caches: support::machine::SMALL_CACHES }
+    Depth { seeds: &[0, 1, 2], replay_every: 9, replay_seeds: 2, life_every: 9, caches: SMALL_CACHES, ..THOROUGH }
 }
 
 fn run(case: &Case, start: &MemoryDevice) -> Counts {

@@ -11,18 +11,22 @@
 
 mod support;
 
+use subvol_model::Model;
 use subvol_model::enumerate::{Program, programs};
 use subvol_storage::device::MemoryDevice;
-use support::crash::{Counts, QUICK, Run, Setups, in_parallel};
+use support::crash::{Counts, Depth, QUICK, Run, Setups, in_parallel};
 use support::machine::formatted;
+
+/// After the crashes of one program in this many, life goes on.
+const LIFE_EVERY: usize = 32;
 
 /// Where a program's last operation begins: at the last change, which something that makes it durable may follow.
 fn last_operation(program: &Program) -> usize {
     program.body.iter().rposition(|op| !op.changes_nothing()).expect("a program has an operation")
 }
 
-fn run(program: &Program, device: MemoryDevice, model: subvol_model::Model) -> Counts {
-    let mut run = Run::with_model(device, model, QUICK);
+fn run(program: &Program, device: MemoryDevice, model: Model, life: bool) -> Counts {
+    let mut run = Run::with_model(device, model, Depth { life_every: u64::from(life), ..QUICK });
     let last = last_operation(program);
     for (index, op) in program.body.iter().enumerate() {
         run.watching = index >= last;
@@ -48,7 +52,7 @@ fn run_all(length: usize, first: usize, step: usize) -> Counts {
                 continue;
             }
             let (device, model) = setups.get(&start, &program.setup);
-            let work = std::panic::AssertUnwindSafe(|| run(&program, device, model));
+            let work = std::panic::AssertUnwindSafe(|| run(&program, device, model, index / step % LIFE_EVERY == 0));
             match std::panic::catch_unwind(work) {
                 Ok(found) => counts.add(&found),
                 Err(reason) => {
@@ -71,6 +75,7 @@ fn number(name: &str, default: usize) -> usize {
 fn every_program_of_one_operation() {
     let counts = run_all(1, 0, 1);
     counts.assert_not_vacuous();
+    assert!(counts.lives > 0);
     assert_eq!(counts.programs, subvol_model::enumerate::count(1) as u64);
 }
 

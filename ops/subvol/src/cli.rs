@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::command::{
-    bench, cat, chmod, chown, completions, df, fsync, get, ln, ls, man, mkdir, mv, put, rm, stat, status, sync,
-    tenant, truncate, volume, write, xattr,
+    bench, cat, chmod, chown, completions, df, fsync, get, ln, ls, man, mkdir, mv, put, rm, stat, status,
+    sync, tenant, truncate, volume, write, xattr,
 };
 use crate::globals::Globals;
 

@@ -36,14 +36,18 @@ impl std::str::FromStr for ModeChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{text}` is no mode: write octal digits such as 0644, or clauses such as u+x,go-w");
+        let bad =
+            || format!("`{text}` is no mode: write octal digits such as 0644, or clauses such as u+x,go-w");
         if text.starts_with(|c: char| c.is_ascii_digit()) {
             return match u32::from_str_radix(text, 8) {
                 Ok(mode) if mode <= 0o7777 => Ok(Self::Exact(mode)),
                 _ => Err(bad()),
             };
         }
-        text.split(',').map(|clause| parse_clause(clause).ok_or_else(bad)).collect::<Result<_, _>>().map(Self::Symbolic)
+        text.split(',')
+            .map(|clause| parse_clause(clause).ok_or_else(bad))
+            .collect::<Result<_, _>>()
+            .map(Self::Symbolic)
     }
 }
 

@@ -11,7 +11,8 @@ const LETTERS: &str = "KMGTPE";
 /// # Errors
 /// A text for people.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let bad = || format!("`{text}` is no size: write a number with an optional suffix, such as 4096, 10G or 500MB");
+    let bad =
+        || format!("`{text}` is no size: write a number with an optional suffix, such as 4096, 10G or 500MB");
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let unit = match suffix.to_ascii_uppercase().as_str() {
@@ -113,7 +114,9 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in ["", "G", "-1", "1.2.3", "10X", "10GG", "10iB", "16E", "1e3", ".5K", "99999999999999999999", "１"] {
+        for text in
+            ["", "G", "-1", "1.2.3", "10X", "10GG", "10iB", "16E", "1e3", ".5K", "99999999999999999999", "１"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -28,8 +28,6 @@ use crate::types::SubvolumeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Replayed log that makes an intermediate commit due, in bytes: memory stays bounded whatever the ring's size.
-const COMMIT_EVERY_BYTES: u64 = 32 << 20;
 /// New batches get numbers this far behind the last one that was read, so that a batch that was refused (its extents
 /// were torn) can never look like the successor.
 const SEQUENCE_GAP: u64 = 1 << 20;
@@ -65,11 +63,13 @@ pub struct Replayed {
     pub subvolumes: Vec<Subvolume>,
 }
 
-/// Replays the ring and commits. `discard` names subvolumes whose records are thrown away.
+/// Replays the ring and commits, on the way too whenever `commit_every_bytes` of it are replayed. `discard` names
+/// subvolumes whose records are thrown away.
 pub fn replay(
     store: &Arc<Store>,
     committer: &mut Committer,
     discard: &BTreeSet<SubvolumeId>,
+    commit_every_bytes: u64,
 ) -> Result<Replayed, StoreError> {
     let superblock = *committer.superblock();
     let mut run = Replay {
@@ -80,6 +80,7 @@ pub fn replay(
         claimed: BlockRanges::default(),
         subvolumes: BTreeMap::new(),
         since_commit: 0,
+        commit_every_bytes,
     };
     let end = run.find_end()?;
     let end = run.verify_and_claim(end)?;
@@ -104,6 +105,7 @@ struct Replay<'a> {
     claimed: BlockRanges,
     subvolumes: BTreeMap<SubvolumeId, Subvolume>,
     since_commit: u64,
+    commit_every_bytes: u64,
 }
 
 /// A sound batch.
@@ -214,7 +216,7 @@ impl Replay<'_> {
             self.since_commit += batch.bytes.len() as u64;
             at = batch.next;
             self.store.ring().set_head(at);
-            if self.since_commit >= COMMIT_EVERY_BYTES && at.sequence < end.sequence {
+            if self.since_commit >= self.commit_every_bytes && at.sequence < end.sequence {
                 self.commit(committer, at)?;
             }
         }

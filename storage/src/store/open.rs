@@ -5,7 +5,7 @@ use super::superblock_slots::{read_superblock, write_superblock};
 use super::{CacheSizes, Parts, Store, StoreError};
 use crate::device::{AlignedBuffer, Device};
 use crate::format::superblock::{LogTail, Superblock};
-use crate::limits::FIRST_SUBVOLUME_ID;
+use crate::limits::{FIRST_SUBVOLUME_ID, REPLAY_COMMIT_BYTES};
 use crate::log::replay::{Replayed, replay};
 use crate::space::{Geometry, SpaceManager};
 use crate::transaction::commit::{Committer, list_roots};
@@ -19,12 +19,24 @@ use std::sync::Arc;
 const ZERO_CHUNK_BYTES: usize = 1 << 20;
 
 /// How to open a store.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Sizes of the caches.
     pub caches: CacheSizes,
     /// Subvolumes whose log is to be thrown away instead of replayed.
     pub discard_logs: BTreeSet<SubvolumeId>,
+    /// Replayed log that makes a commit on the way due, in bytes.
+    pub replay_commit_bytes: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            caches: CacheSizes::default(),
+            discard_logs: BTreeSet::new(),
+            replay_commit_bytes: REPLAY_COMMIT_BYTES,
+        }
+    }
 }
 
 /// An open store: what is shared, the committer, what replay found, and the tenants' names.
@@ -129,7 +141,7 @@ pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<OpenStore,
         caches: options.caches,
     }));
     let mut committer = Committer::new(Arc::clone(&store), superblock);
-    let replayed = replay(&store, &mut committer, &options.discard_logs)?;
+    let replayed = replay(&store, &mut committer, &options.discard_logs, options.replay_commit_bytes)?;
     Ok(OpenStore { store, committer, replayed, tenants: listing.tenants })
 }
 

@@ -44,6 +44,9 @@ impl Subvolume {
             while self.write_back_step(inode)? == WritebackProgress::More {}
         }
         let unlogged = unlogged_data(&self.view_now(), inode)?;
+        // Records alone make a subvolume dirty: the next commit moves the log's tail past them, so it must say that it
+        // covers them, or the records after them would follow a gap.
+        self.join();
         let mut newest = self.log.progress().newest();
         for extent in &unlogged.extents {
             newest = self.log_extent(inode, extent);

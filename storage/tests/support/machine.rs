@@ -55,6 +55,10 @@ pub struct Machine {
     pub report: ReplayReport,
     pub fsyncs: u64,
     pub commits: u64,
+    /// A commit in flight; whoever needs another one finishes it first.
+    pub frozen: Option<FrozenCommit>,
+    /// A commit that newcomers do not join any more, and whose subvolumes are not frozen yet.
+    switched: Option<(u64, LogTail)>,
 }
 
 /// A commit whose subvolumes are frozen and whose first byte is not written yet.
@@ -98,7 +102,7 @@ impl Machine {
         }
         let ring = LogRing::new(Arc::clone(&store));
         let report = replayed.report;
-        Ok(Self { device, store, committer, ring, volumes, report, fsyncs: 0, commits: 0 })
+        Ok(Self { device, store, committer, ring, volumes, report, fsyncs: 0, commits: 0, frozen: None, switched: None })
     }
 
     /// A new empty subvolume; it exists after the next commit.
@@ -380,6 +384,7 @@ impl Machine {
 
     /// The same; a failure is an answer.
     pub fn try_commit(&mut self) -> Result<(), StoreError> {
+        self.finish();
         let tail = self.store.ring().head();
         let engines = self.volumes.iter_mut().map(|volume| &mut volume.engine);
         commit_all(&self.store, &mut self.committer, engines, tail)?;
@@ -387,25 +392,39 @@ impl Machine {
         Ok(())
     }
 
-    /// The first half of a commit: every dirty subvolume hands over its state and goes on.
-    pub fn freeze(&mut self) -> FrozenCommit {
-        let tail = self.store.ring().head();
-        for volume in 0..self.volumes.len() {
-            while self.call(volume, Subvolume::prepare_freeze).expect("reserved") == WritebackProgress::More {}
+    /// The very beginning of a commit: from here on a subvolume that was clean joins the next one. Those that are in it
+    /// go on in it until they are frozen.
+    pub fn switch(&mut self) {
+        if self.switched.is_none() {
+            self.finish();
+            let tail = self.store.ring().head();
+            let (transid, _) = self.store.switch_transaction();
+            self.switched = Some((transid, tail));
         }
-        let (transid, dirty) = self.store.switch_transaction();
-        let mut frozen = Vec::new();
-        for volume in &mut self.volumes {
-            if dirty.contains(&volume.engine.id()) {
-                frozen.push(volume.engine.freeze(transid).expect("nothing is pinned"));
-            }
-        }
-        FrozenCommit { transid, frozen, tail }
     }
 
-    /// The second half.
-    pub fn finish(&mut self, commit: FrozenCommit) {
-        let FrozenCommit { transid, frozen, tail } = commit;
+    /// The first half of a commit: every subvolume that is in it hands over its state and goes on.
+    pub fn freeze(&mut self) {
+        self.switch();
+        let Some((transid, tail)) = self.switched.take() else { return };
+        let mut frozen = Vec::new();
+        for volume in 0..self.volumes.len() {
+            let engine = &self.volumes[volume].engine;
+            if !engine.is_dirty() || engine.transid() != transid {
+                continue;
+            }
+            while self.call(volume, Subvolume::prepare_freeze).expect("reserved") == WritebackProgress::More {}
+            frozen.push(self.volumes[volume].engine.freeze(transid).expect("nothing is pinned"));
+        }
+        self.frozen = Some(FrozenCommit { transid, frozen, tail });
+    }
+
+    /// The second half, if the first one was done.
+    pub fn finish(&mut self) {
+        if self.switched.is_some() {
+            self.freeze();
+        }
+        let Some(FrozenCommit { transid, frozen, tail }) = self.frozen.take() else { return };
         let durable = self
             .committer
             .write(CommitInput { frozen, changes: Vec::new(), log_tail: tail })
@@ -573,8 +592,11 @@ impl Machine {
                 ReadSegment::Memory { page, from, to } => out.extend_from_slice(&page[from..to]),
                 ReadSegment::Device { pointer, skip, length } => {
                     let pages = self.store.read_data(&pointer).map_err(|e| Fault::Broken(e.to_string()))?;
-                    let all = pages.iter().flat_map(|page| page.iter().copied());
-                    out.extend(all.skip(skip).take(length));
+                    let wanted = out.len() + length;
+                    let block = BLOCK_BYTES as usize;
+                    out.extend_from_slice(&pages[skip / block][skip % block..]);
+                    pages[skip / block + 1..].iter().for_each(|page| out.extend_from_slice(&page[..]));
+                    out.truncate(wanted);
                 }
             }
         }

@@ -78,7 +78,8 @@ fn place(
     report: &Arc<Report>,
 ) -> anyhow::Result<Source> {
     let open = |path: &Path| {
-        LocalDirectory::existing(path, Arc::clone(report)).with_context(|| format!("local directory {}", path.display()))
+        LocalDirectory::existing(path, Arc::clone(report))
+            .with_context(|| format!("local directory {}", path.display()))
     };
     let is_directory = attributes.kind() == Some(FileKind::Directory);
     let source = |directory, name| Source { path: target.path.clone(), attributes, directory, name };

@@ -63,7 +63,9 @@ impl Lister {
         }
         if found.kind() != Some(FileKind::Directory) {
             let link = match found.kind() {
-                Some(FileKind::Symlink) => Some(volume.inodes().read_link(found.inode).await?.as_bytes().to_vec()),
+                Some(FileKind::Symlink) => {
+                    Some(volume.inodes().read_link(found.inode).await?.as_bytes().to_vec())
+                }
                 _ => None,
             };
             let parent = target.split().map_or(&b"/"[..], |(parent, _)| parent).to_vec();

@@ -98,7 +98,9 @@ fn base_name(local: &Path) -> anyhow::Result<Vec<u8>> {
         Some(name) => name,
         None => {
             resolved = std::fs::canonicalize(local).with_context(|| local.display().to_string())?;
-            resolved.file_name().ok_or_else(|| usage(format!("{} has no name of its own; give -T", local.display())))?
+            resolved
+                .file_name()
+                .ok_or_else(|| usage(format!("{} has no name of its own; give -T", local.display())))?
         }
     };
     Ok(name.as_bytes().to_vec())

@@ -21,7 +21,8 @@ pub struct Options {
 pub async fn run(globals: &Globals, options: Options) -> anyhow::Result<()> {
     let (json, follow) = (globals.json, options.follow);
     for_each(globals, options.targets, |volume, target| async move {
-        let found = if follow { volume.stat(&target.path).await? } else { volume.lookup(&target.path).await? };
+        let found =
+            if follow { volume.stat(&target.path).await? } else { volume.lookup(&target.path).await? };
         let link = match found.kind() {
             Some(FileKind::Symlink) => Some(volume.inodes().read_link(found.inode).await?),
             _ => None,
@@ -50,9 +51,12 @@ pub async fn run(globals: &Globals, options: Options) -> anyhow::Result<()> {
             found.uid,
             found.gid
         ))?;
-        for (title, time) in
-            [("Access", found.atime), ("Modify", found.mtime), ("Change", found.ctime), (" Birth", found.btime)]
-        {
+        for (title, time) in [
+            ("Access", found.atime),
+            ("Modify", found.mtime),
+            ("Change", found.ctime),
+            (" Birth", found.btime),
+        ] {
             output::line(format!("{title}: {}", show::time_full(time)))?;
         }
         Ok(())

@@ -59,11 +59,7 @@ fn store_text(store: &StoreStatus) -> String {
     let mut lines = vec![
         format!(
             "store: {}, up {} s, epoch {}, {} connections",
-            if store.read_only {
-                "READ-ONLY after a device error; see the server's log"
-            } else {
-                "writable"
-            },
+            if store.read_only { "READ-ONLY after a device error; see the server's log" } else { "writable" },
             store.uptime_milliseconds / 1000,
             store.server_epoch,
             store.sessions

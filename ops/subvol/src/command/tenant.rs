@@ -78,7 +78,9 @@ pub async fn run(globals: &Globals, verb: Verb) -> anyhow::Result<()> {
             let limits = Limits { max_bytes: options.max_bytes, max_inodes: options.max_inodes };
             if limits != Limits::default() {
                 admin.tenant_set(name, limits).await.with_context(|| {
-                    format!("the tenant was added, but without its limits; repeat with `subvol tenant set {name}`")
+                    format!(
+                        "the tenant was added, but without its limits; repeat with `subvol tenant set {name}`"
+                    )
                 })?;
             }
         }
@@ -136,15 +138,23 @@ fn tell_token(
         file.write_all(secret)
             .and_then(|()| file.write_all(b"\n"))
             .and_then(|()| file.sync_all())
-            .with_context(|| format!("writing the token to {}; get a new one with `subvol tenant set {name} --new-token`", path.display()))?;
+            .with_context(|| {
+                format!(
+                    "writing the token to {}; get a new one with `subvol tenant set {name} --new-token`",
+                    path.display()
+                )
+            })?;
         if globals.json {
-            output::json(&json!({"tenant": name, "number": made.tenant, "token_file": path.display().to_string()}))?;
+            output::json(
+                &json!({"tenant": name, "number": made.tenant, "token_file": path.display().to_string()}),
+            )?;
         } else {
             output::line(format!("tenant {name}: token written to {}", path.display()))?;
         }
         return Ok(());
     }
-    let secret = std::str::from_utf8(secret).context("the server's token is not text; use --token-out FILE")?;
+    let secret =
+        std::str::from_utf8(secret).context("the server's token is not text; use --token-out FILE")?;
     if globals.json {
         output::json(&json!({"tenant": name, "number": made.tenant, "token": secret}))?;
     } else {

@@ -80,7 +80,7 @@ impl Facts {
 }
 
 /// A device number of this system in the 32 bits that Linux stores: 12 of the major number, 20 of the minor one.
-const fn encode_device(device: u64) -> u32 {
+fn encode_device(device: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
 }

@@ -42,7 +42,7 @@ fn keeps_owner() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Errno of several calls that mean "nothing there to be owned": the highest numbers mean "leave it" to the kernel.
+/// The owner to set, if any. The highest number means "leave it" to the kernel.
 fn owner(facts: &Facts) -> Option<(Option<Uid>, Option<Gid>)> {
     let known = |number: u32| number != u32::MAX;
     keeps_owner().then(|| {
@@ -199,40 +199,35 @@ impl LocalDirectory {
 
 impl Drop for LocalDirectory {
     fn drop(&mut self) {
-        if let Some(facts) = &self.facts
-            && let Err(error) = finish_fd(&self.fd, facts)
-        {
+        let Some(facts) = &self.facts else { return };
+        let owned = match owner(facts) {
+            Some((uid, gid)) => rustix::fs::fchown(&self.fd, uid, gid).map_err(io::Error::from),
+            None => Ok(()),
+        };
+        if let Err(error) = owned.and_then(|()| finish_fd(&self.fd, facts)) {
             self.report.failed(&self.shown, &error);
         }
     }
 }
 
-/// Owner before permissions, because changing the owner clears set-id bits; times last.
-fn finish_fd(fd: &impl std::os::fd::AsFd, facts: &Facts) -> io::Result<()> {
-    if let Some((uid, gid)) = owner(facts) {
-        rustix::fs::fchown(fd, uid, gid)?;
-    }
-    rustix::fs::fchmod(fd, permissions(facts.permissions))?;
-    rustix::fs::futimens(fd, &facts.times())?;
-    Ok(())
-}
-
 /// Gives an open file its facts.
 ///
 /// # Errors
-/// Setting them; the rest is set in any case.
+/// Setting them; the rest is set in any case after a failed extended attribute.
 pub fn finish_file(file: &File, facts: &Facts, xattrs: &Xattrs) -> io::Result<()> {
-    // A change of owner drops capabilities, so that comes first, and again with the rest.
-    if let (false, Some((uid, gid))) = (xattrs.is_empty(), owner(facts)) {
+    // A change of owner drops capabilities, which are an extended attribute, and set-id bits; anything may change times.
+    if let Some((uid, gid)) = owner(facts) {
         rustix::fs::fchown(file, uid, gid)?;
-        let xattrs = set_xattrs_of(file, xattrs);
-        rustix::fs::fchmod(file, permissions(facts.permissions))?;
-        rustix::fs::futimens(file, &facts.times())?;
-        return xattrs;
     }
     let xattrs = set_xattrs_of(file, xattrs);
     finish_fd(file, facts)?;
     xattrs
+}
+
+fn finish_fd(fd: &impl std::os::fd::AsFd, facts: &Facts) -> io::Result<()> {
+    rustix::fs::fchmod(fd, permissions(facts.permissions))?;
+    rustix::fs::futimens(fd, &facts.times())?;
+    Ok(())
 }
 
 fn set_xattrs_of(fd: &impl std::os::fd::AsFd, xattrs: &Xattrs) -> io::Result<()> {

@@ -9,6 +9,7 @@
 
 pub mod download;
 pub mod facts;
+mod firsts;
 pub mod local;
 pub mod report;
 pub mod scan;

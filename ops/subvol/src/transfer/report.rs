@@ -146,7 +146,8 @@ impl Report {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let seconds = self.started.elapsed().as_secs_f64().max(1e-6);
         let (files, bytes, failures) = (count(&self.files), count(&self.bytes), self.failures());
-        let (directories, links, others) = (count(&self.directories), count(&self.links), count(&self.others));
+        let (directories, links, others) =
+            (count(&self.directories), count(&self.links), count(&self.others));
         if self.json {
             let told = self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             output::json(&json!({

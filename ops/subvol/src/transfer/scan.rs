@@ -144,7 +144,9 @@ impl<'a> Scanner<'a> {
         let facts = facts(&metadata)?;
         let content = match facts.kind {
             FileKind::Symlink => Content::Target(fs::read_link(path)?.into_os_string().into_vec()),
-            FileKind::Regular => return Err(io::Error::other("it changed while it was copied; copy it again")),
+            FileKind::Regular => {
+                return Err(io::Error::other("it changed while it was copied; copy it again"));
+            }
             _ => Content::Empty,
         };
         let (identity, again) = self.identity(&metadata, facts);
@@ -208,6 +210,9 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// A path, where it goes, its name there, and its kind if the listing told that it is a regular file.
+type Listed = (PathBuf, Parent, Option<Vec<u8>>, Option<FileKind>);
+/// What was found out about a path.
 type Looked = (Facts, Xattrs, Option<(u64, u64)>, Content);
 
 fn facts(metadata: &Metadata) -> io::Result<Facts> {
@@ -215,11 +220,7 @@ fn facts(metadata: &Metadata) -> io::Result<Facts> {
 }
 
 /// Puts the entries of a directory on the list, so that they come off sorted by name.
-fn list(
-    path: &Path,
-    number: usize,
-    ahead: &mut Vec<(PathBuf, Parent, Option<Vec<u8>>, Option<FileKind>)>,
-) -> io::Result<()> {
+fn list(path: &Path, number: usize, ahead: &mut Vec<Listed>) -> io::Result<()> {
     let start = ahead.len();
     for entry in fs::read_dir(path)? {
         let entry = entry?;

@@ -21,7 +21,9 @@ impl Worker {
     /// The system gives no thread.
     pub fn start() -> std::io::Result<Self> {
         let (queue, works) = mpsc::channel::<Work>();
-        std::thread::Builder::new().name("files".into()).spawn(move || works.into_iter().for_each(|work| work()))?;
+        std::thread::Builder::new()
+            .name("files".into())
+            .spawn(move || works.into_iter().for_each(|work| work()))?;
         Ok(Self { queue })
     }
 

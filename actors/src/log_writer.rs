@@ -1,0 +1,222 @@
+//! The log writer: one thread that writes the closed generations of all subvolumes to the ring, in shared batches.
+//!
+//! Group commit without a timer: while one batch is on its way to the device, the next one gathers. Invariants:
+//! - generations of one subvolume are written in the order they were handed over; between subvolumes a batch takes one
+//!   generation from each in turn, so a tenant with much to write delays nobody by more than its share of a batch;
+//! - a waiter is told only after everything handed over before it is durable, by flush or by a commit;
+//! - a device error is final: the store fails, every waiter is told so.
+
+use crate::metrics::{Fallback, count};
+use crate::server::Shared;
+use crate::transaction_manager::CommitReason;
+use crate::waiter::Waiter;
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use subvol_storage::format::log_batch::batch_bytes;
+use subvol_storage::limits::LOG_BATCH_BYTES_MAX;
+use subvol_storage::log::generation::{ClosedGeneration, LogProgress};
+use subvol_storage::log::ring::{LogRing, RingError};
+use subvol_storage::types::{LogTransid, SubvolumeId};
+
+/// While the ring is full: how long to wait for a commit before looking again.
+const FULL_RING_PAUSE: Duration = Duration::from_millis(100);
+
+/// What subvolumes hand over and the thread takes.
+#[derive(Default)]
+pub struct LogQueue {
+    state: Mutex<State>,
+    wake: Condvar,
+    bytes: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    queues: FxHashMap<SubvolumeId, Queue>,
+    /// Subvolumes with something to write, each once, in turn.
+    turn: VecDeque<SubvolumeId>,
+    closed: bool,
+    /// A commit ended since the thread looked last.
+    committed: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    generations: VecDeque<ClosedGeneration>,
+    waiters: Vec<Waiting>,
+}
+
+struct Waiting {
+    ticket: LogTransid,
+    progress: Arc<LogProgress>,
+    waiter: Waiter,
+}
+
+/// What the thread does next.
+struct Batch {
+    generations: Vec<ClosedGeneration>,
+    waiting: Vec<Waiting>,
+}
+
+impl LogQueue {
+    /// Hands generations over, in order, with whoever waits for `ticket`.
+    pub fn submit(
+        &self,
+        subvolume: SubvolumeId,
+        generations: Vec<ClosedGeneration>,
+        waiter: Option<(LogTransid, Arc<LogProgress>, Waiter)>,
+    ) {
+        let bytes: usize = generations.iter().map(|generation| generation.bytes.len()).sum();
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        let mut state = self.state.lock();
+        if state.closed {
+            return;
+        }
+        let State { queues, turn, .. } = &mut *state;
+        let queue = queues.entry(subvolume).or_default();
+        if queue.generations.is_empty() && queue.waiters.is_empty() {
+            turn.push_back(subvolume);
+        }
+        queue.generations.extend(generations);
+        let waiting = waiter.map(|(ticket, progress, waiter)| Waiting { ticket, progress, waiter });
+        queue.waiters.extend(waiting);
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Bytes that wait for the ring.
+    pub fn waiting_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// A commit ended: the ring may have room, and waiters may be served.
+    pub fn committed(&self) {
+        self.state.lock().committed = true;
+        self.wake.notify_one();
+    }
+
+    /// Ends the thread once everything is written.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.wake.notify_one();
+    }
+
+    /// Waits for work; `None` at the end.
+    fn next(&self) -> Option<Batch> {
+        let mut state = self.state.lock();
+        while state.turn.is_empty() {
+            if state.closed {
+                return None;
+            }
+            self.wake.wait(&mut state);
+        }
+        Some(gather(&mut state))
+    }
+}
+
+/// One generation of each subvolume in turn, as long as they fit, and the waiters that these satisfy.
+fn gather(state: &mut State) -> Batch {
+    let mut batch = Batch { generations: Vec::new(), waiting: Vec::new() };
+    while let Some(id) = state.turn.pop_front() {
+        let Some(queue) = state.queues.get_mut(&id) else { continue };
+        if let Some(next) = queue.generations.front() {
+            let lengths = batch.generations.iter().chain([next]).map(|generation| generation.bytes.len());
+            if !batch.generations.is_empty() && batch_bytes(lengths) > LOG_BATCH_BYTES_MAX {
+                state.turn.push_front(id);
+                break;
+            }
+            batch.generations.extend(queue.generations.pop_front());
+        }
+        if queue.generations.is_empty() {
+            batch.waiting.append(&mut queue.waiters);
+            state.queues.remove(&id);
+        } else {
+            state.turn.push_back(id);
+        }
+    }
+    batch
+}
+
+/// The thread.
+pub fn run(shared: &Arc<Shared>) {
+    let mut ring = LogRing::new(Arc::clone(&shared.store));
+    let queue = &shared.log;
+    while let Some(batch) = queue.next() {
+        let bytes: usize = batch.generations.iter().map(|generation| generation.bytes.len()).sum();
+        let written = write(shared, &mut ring, batch);
+        queue.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        if !written {
+            break;
+        }
+    }
+    // After a failure: whoever still comes is told so.
+    let mut state = queue.state.lock();
+    state.closed = true;
+    state.queues.clear();
+    state.turn.clear();
+}
+
+/// Writes a batch and tells its waiters. Returns whether the log goes on.
+fn write(shared: &Arc<Shared>, ring: &mut LogRing, mut batch: Batch) -> bool {
+    let mut waited = false;
+    loop {
+        // A commit may have covered them meanwhile.
+        batch.generations.retain(|generation| generation.progress.committed() < generation.log_transid);
+        tell_durable(shared, &mut batch.waiting);
+        if batch.generations.is_empty() && batch.waiting.is_empty() {
+            return true;
+        }
+        if let Some(reason) = shared.store.failure() {
+            tracing::error!(%reason, "the log is not written any more");
+            return false;
+        }
+        let flush = !batch.waiting.is_empty();
+        match ring.write(&batch.generations, flush) {
+            Ok(report) => {
+                let log = &shared.counters.log;
+                count(&log.batches);
+                log.generations.fetch_add(batch.generations.len() as u64, Ordering::Relaxed);
+                log.bytes.fetch_add(report.ring_bytes, Ordering::Relaxed);
+                if flush {
+                    count(&log.flushes);
+                }
+                tell_durable(shared, &mut batch.waiting);
+                assert!(batch.waiting.is_empty(), "a flush did not satisfy an fsync that was handed over before it");
+                let used = shared.store.ring();
+                if used.used() > used.size() / 2 {
+                    shared.request_commit(CommitReason::RingHalfFull);
+                }
+                return true;
+            }
+            Err(RingError::Full) => {
+                if !waited {
+                    waited = true;
+                    shared.counters.fell_back(Fallback::RingFull);
+                    tracing::warn!("the log ring is full; fsyncs wait for a commit");
+                }
+                shared.request_commit(CommitReason::RingFull);
+                let mut state = shared.log.state.lock();
+                if !state.committed {
+                    shared.log.wake.wait_for(&mut state, FULL_RING_PAUSE);
+                }
+                state.committed = false;
+            }
+            Err(RingError::Device(error)) => {
+                shared.store.fail(&error);
+                return false;
+            }
+        }
+    }
+}
+
+fn tell_durable(shared: &Shared, waiting: &mut Vec<Waiting>) {
+    let durable = shared.store.durable();
+    for told in waiting.extract_if(.., |waiting| waiting.progress.committed() >= waiting.ticket) {
+        count(&shared.counters.log.waiters);
+        told.waiter.tell(Ok(durable));
+    }
+}
+

@@ -1,0 +1,57 @@
+//! Child processes that never outlive the tests.
+//!
+//! Invariant: every child gets SIGKILL from the kernel when the test process ends, however it ends. The kernel ties that to the thread
+//! that made the child, so one thread that lives as long as the process makes them all.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+type Order = (Command, mpsc::Sender<io::Result<Child>>);
+
+/// Starts a child.
+///
+/// # Errors
+/// As [`Command::spawn`].
+pub fn spawn(mut command: Command) -> io::Result<Child> {
+    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+    // SAFETY: between fork and exec only prctl is called, which is a plain system call: no allocation, no lock.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::last_os_error())
+            }
+        });
+    }
+    let spawner = SPAWNER.get_or_init(|| {
+        let (orders, received) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in received {
+                // Whoever ordered is gone: dropping the child leaves it to the death signal.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        Mutex::new(orders)
+    });
+    let (answer, child) = mpsc::channel();
+    let gone = |_| io::Error::other("the spawning thread is gone");
+    spawner.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).send((command, answer)).map_err(|_| gone(()))?;
+    child.recv().map_err(|_| gone(()))?
+}
+
+/// Waits for a child's end; `None` if it does not come in time.
+pub fn wait(child: &mut Child, bound: Duration) -> Option<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if start.elapsed() < bound => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) => return None,
+            Err(error) => panic!("waiting for a child: {error}"),
+        }
+    }
+}
