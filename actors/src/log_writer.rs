@@ -122,13 +122,15 @@ fn gather(state: &mut State) -> Batch {
     let mut batch = Batch { generations: Vec::new(), waiting: Vec::new() };
     while let Some(id) = state.turn.pop_front() {
         let Some(queue) = state.queues.get_mut(&id) else { continue };
-        if let Some(next) = queue.generations.front() {
-            let lengths = batch.generations.iter().chain([next]).map(|generation| generation.bytes.len());
-            if !batch.generations.is_empty() && batch_bytes(lengths) > LOG_BATCH_BYTES_MAX {
+        if let Some(next) = queue.generations.pop_front() {
+            let waiting = batch.generations.iter().chain([&next]);
+            let bytes = batch_bytes(waiting.map(|generation| generation.bytes.len()));
+            if !batch.generations.is_empty() && bytes > LOG_BATCH_BYTES_MAX {
+                queue.generations.push_front(next);
                 state.turn.push_front(id);
                 break;
             }
-            batch.generations.extend(queue.generations.pop_front());
+            batch.generations.push(next);
         }
         if queue.generations.is_empty() {
             batch.waiting.append(&mut queue.waiters);

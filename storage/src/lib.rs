@@ -8,6 +8,7 @@ pub mod device;
 pub mod error;
 pub mod format;
 pub mod fs;
+mod hash;
 pub mod limits;
 pub mod log;
 pub mod operation;

@@ -140,7 +140,7 @@ fn random_programs_agree_with_the_model() {
         prop::collection::vec(0..BACKGROUND.len(), 80),
         any::<bool>(),
     );
-    proptest!(config(3000), |((program, between, tiny) in program)| run(&program, &between, tiny)?);
+    proptest!(config(1000), |((program, between, tiny) in program)| run(&program, &between, tiny)?);
     let fetched = [&NODES_FETCHED, &DATA_FETCHED, &FROZEN_STEPS].map(|count| count.load(Ordering::Relaxed));
     println!("nodes, extents fetched; operations with a commit in flight: {fetched:?}");
     assert!(fetched.iter().all(|&count| count > 500), "nothing went missing: {fetched:?}");

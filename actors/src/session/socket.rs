@@ -56,11 +56,11 @@ impl Socket {
         }
     }
 
-    /// User id of the other end, as the kernel knows it; only of unix sockets.
-    pub fn peer_uid(&self) -> Option<u32> {
+    /// User and group of the other end, as the kernel knows them; only of unix sockets.
+    pub fn peer(&self) -> Option<(u32, u32)> {
         match self {
             Self::Tcp(_) => None,
-            Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),
+            Self::Unix(stream) => stream.peer_cred().ok().map(|peer| (peer.uid(), peer.gid())),
         }
     }
 

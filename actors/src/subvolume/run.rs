@@ -58,8 +58,8 @@ pub enum Why {
 impl SubvolumeRoot {
     /// A request that just came in.
     pub(super) fn arrive(&mut self, job: Job) {
-        if job.ask.session.parked.load(Ordering::Relaxed) > 0 && job.is_changing() {
-            let footprint = job.footprint();
+        if job.ask.session.parked.load(Ordering::Relaxed) > 0 && job.ask.is_changing() {
+            let footprint = job.ask.footprint();
             if self.is_behind(&job, u64::MAX, &footprint) {
                 self.park(job, None, Why::Behind);
                 return;
@@ -229,7 +229,7 @@ impl SubvolumeRoot {
             self.next_token += 1;
             self.next_token
         });
-        let footprint = if job.is_changing() { job.footprint() } else { SmallVec::new() };
+        let footprint = if job.ask.is_changing() { job.ask.footprint() } else { SmallVec::new() };
         self.parked.insert(token, Parked { job, why, footprint });
         token
     }

@@ -3,6 +3,7 @@
 use super::SubvolumeRoot;
 use super::convert;
 use super::job::{Run, Step, Stop};
+use crate::metrics::count;
 use subvol_protocol::attributes::{FileKind, Lineage};
 use subvol_protocol::error::ErrorCode;
 use subvol_protocol::request::{FileRef, HandleRef};
@@ -17,6 +18,9 @@ impl SubvolumeRoot {
         file: FileRef,
         lineage: Option<Lineage>,
     ) -> Step {
+        if run.state.fetches == 0 {
+            count(&self.shared.counters.fsync_message);
+        }
         let (inode, data, ticket) = match file {
             FileRef::Inode(reference) => {
                 let inode = run.inode(reference)?;

@@ -77,7 +77,8 @@ pub(super) fn names(
     most: usize,
 ) -> Vec<(Label, SubvolumeId)> {
     let state = shared.tenants.state.lock();
-    let Ok(first) = Label::new("-").or_else(|_| Label::new("0")) else { return Vec::new() };
+    // The least name there can be.
+    let Ok(first) = Label::new("0") else { return Vec::new() };
     let from = match after {
         Some(name) => Bound::Excluded((tenant, name.clone())),
         None => Bound::Included((tenant, first)),

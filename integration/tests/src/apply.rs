@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use subvol_client::protocol::request::FileRef;
 use subvol_client::{
-    AttributeChange, ClientError, ErrorCode, File, FileKind, NewKind, OpenFlags, RenameMode, SetTime, Timestamp,
-    Volume, XattrMode,
+    AttributeChange, ClientError, ErrorCode, File, FileKind, NewKind, OpenFlags, RenameMode, SetTime,
+    Timestamp, Volume, XattrMode,
 };
 use subvol_model::{Op, SpecialKind, Time, pattern};
 
@@ -217,7 +217,10 @@ impl Performer {
 #[must_use]
 pub fn is_connection_lost(error: &ClientError) -> bool {
     match error {
-        ClientError::Lost { .. } | ClientError::Io { .. } | ClientError::Closed | ClientError::Timeout { .. } => true,
+        ClientError::Lost { .. }
+        | ClientError::Io { .. }
+        | ClientError::Closed
+        | ClientError::Timeout { .. } => true,
         ClientError::Server(error) => error.code == ErrorCode::ShuttingDown,
         _ => false,
     }

@@ -74,7 +74,8 @@ pub async fn image_of(volume: &Volume, walk: Walk) -> Result<Tree, ClientError> 
                 }
                 match last {
                     Some(cookie) if !entries.end => {
-                        entries = volume.inodes().read_directory(attributes.inode, cookie, 1024, true).await?;
+                        entries =
+                            volume.inodes().read_directory(attributes.inode, cookie, 1024, true).await?;
                     }
                     _ => break,
                 }

@@ -35,7 +35,8 @@ pub fn sources(names: u64) -> (Vec<PathBuf>, u64) {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
     let Some(home) = home else { return (Vec::new(), 0) };
-    let below = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let below =
+        |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut crates: Vec<PathBuf> = below(home.join("registry/src")).flat_map(below).collect();
     crates.retain(|path| path.is_dir());
     crates.sort();
@@ -80,7 +81,9 @@ fn special(root: &Path, random: &mut Random) {
     let odd = root.join("odd");
     std::fs::create_dir_all(odd.join("empty")).expect("a directory");
     let named = |bytes: &[u8]| odd.join(OsString::from_vec(bytes.to_vec()));
-    for name in [&b"with space"[..], b"new\nline", b"not-utf8-\xff\xfe", "grün".as_bytes(), b"-dash", &[b'x'; 255]] {
+    for name in
+        [&b"with space"[..], b"new\nline", b"not-utf8-\xff\xfe", "grün".as_bytes(), b"-dash", &[b'x'; 255]]
+    {
         std::fs::write(named(name), name).expect("a file");
     }
     symlink("with space", odd.join("link")).expect("a link");
@@ -99,7 +102,8 @@ fn special(root: &Path, random: &mut Random) {
         b"kept \x00 exactly",
         rustix::fs::XattrFlags::empty(),
     );
-    std::fs::set_permissions(odd.join("empty"), std::fs::Permissions::from_mode(0o2750)).expect("permissions");
+    std::fs::set_permissions(odd.join("empty"), std::fs::Permissions::from_mode(0o2750))
+        .expect("permissions");
     let directory = std::fs::File::open(odd.join("empty")).expect("a directory");
     directory.set_modified(SystemTime::UNIX_EPOCH + Duration::new(77, 1)).expect("a time");
 }
@@ -199,7 +203,8 @@ fn facts(root: &Path) -> BTreeMap<PathBuf, Fact> {
 fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = vec![0; 65_536];
     let Ok(length) = rustix::fs::llistxattr(path, &mut names) else { return BTreeMap::new() };
-    let names = names.get(..length).unwrap_or_default().split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let names =
+        names.get(..length).unwrap_or_default().split(|byte| *byte == 0).filter(|name| !name.is_empty());
     names
         .filter(|name| name.starts_with(b"user."))
         .map(|name| {

@@ -39,8 +39,38 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
     });
     let (answer, child) = mpsc::channel();
     let gone = |_| io::Error::other("the spawning thread is gone");
-    spawner.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).send((command, answer)).map_err(|_| gone(()))?;
+    spawner
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+        .send((command, answer))
+        .map_err(|_| gone(()))?;
     child.recv().map_err(|_| gone(()))?
+}
+
+/// Lets a child survive writes above its file size limit, which then fail with `EFBIG`: the way to make a device fail without any
+/// privilege, see [`limit_file_size`].
+pub fn ignore_file_limit_signal(command: &mut Command) {
+    // SAFETY: between fork and exec only signal is called, which is a plain system call; an ignored signal stays ignored over exec.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::signal(libc::SIGXFSZ, libc::SIG_IGN) == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// From now on every write of that process behind the first `bytes` of any file fails; `None` ends that.
+///
+/// # Errors
+/// The kernel's.
+pub fn limit_file_size(pid: u32, bytes: Option<u64>) -> io::Result<()> {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // Only the soft limit, so that it can be lifted again.
+    prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None })?;
+    Ok(())
 }
 
 /// Waits for a child's end; `None` if it does not come in time.

@@ -36,7 +36,7 @@ impl Names {
     }
 
     /// A name in a directory that exists; it may be taken.
-    fn new(&self, random: &mut Random) -> String {
+    fn fresh(&self, random: &mut Random) -> String {
         let shallow = |path: &String| path.matches('/').count() + 1 < DEPTH;
         let parents: Vec<&String> = self
             .all
@@ -94,22 +94,24 @@ fn draw(model: &Model, names: &Names, full: bool, random: &mut Random) -> Option
             Some(path) => Op::Unlink { path },
             None => Op::Rmdir { path: names.existing(random, is_directory)? },
         },
-        0..=9 => Op::Create { path: names.new(random), mode: FILE_MODE },
-        10..=14 => Op::Mkdir { path: names.new(random), mode: DIRECTORY_MODE },
-        15 => Op::Symlink { path: names.new(random), target: "t".repeat(1 + random.below(300) as usize) },
+        0..=9 => Op::Create { path: names.fresh(random), mode: FILE_MODE },
+        10..=14 => Op::Mkdir { path: names.fresh(random), mode: DIRECTORY_MODE },
+        15 => Op::Symlink { path: names.fresh(random), target: "t".repeat(1 + random.below(300) as usize) },
         16 => {
-            let kinds = [SpecialKind::Fifo, SpecialKind::Socket, SpecialKind::Character(259), SpecialKind::Block(7)];
-            Op::Mknod { path: names.new(random), kind: kinds[random.below(4) as usize], mode: 0o600 }
+            let kinds =
+                [SpecialKind::Fifo, SpecialKind::Socket, SpecialKind::Character(259), SpecialKind::Block(7)];
+            Op::Mknod { path: names.fresh(random), kind: kinds[random.below(4) as usize], mode: 0o600 }
         }
         17..=20 => Op::Link {
             existing: names.existing(random, |kind| kind != Kind::Directory)?,
-            path: names.new(random),
+            path: names.fresh(random),
         },
         21..=25 => Op::Unlink { path: names.existing(random, |kind| kind != Kind::Directory)? },
         26 | 27 => Op::Rmdir { path: names.existing(random, is_directory)? },
         28..=35 => {
             let from = names.existing(random, |_| true)?;
-            let to = if random.chance(1, 2) { names.new(random) } else { names.existing(random, is_file)? };
+            let to =
+                if random.chance(1, 2) { names.fresh(random) } else { names.existing(random, is_file)? };
             let mode = if random.chance(1, 5) { RenameMode::NoReplace } else { RenameMode::Replace };
             Op::Rename { from, to, mode }
         }
@@ -141,7 +143,7 @@ fn draw(model: &Model, names: &Names, full: bool, random: &mut Random) -> Option
         77 => Op::OpenUnnamed { handle, directory: String::new(), mode: 0o600 },
         78 => Op::Open { handle, path: names.existing(random, is_file)? },
         79 | 80 if open => Op::WriteHandle { handle, offset, length, seed },
-        81 if open => Op::LinkHandle { handle, path: names.new(random) },
+        81 if open => Op::LinkHandle { handle, path: names.fresh(random) },
         82 if open => Op::FsyncHandle { handle },
         83 if open => Op::CloseHandle { handle },
         84..=90 => Op::Fsync { path: names.existing(random, is_file)? },

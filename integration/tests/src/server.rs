@@ -31,6 +31,10 @@ pub struct Setup {
     pub tcp: bool,
     /// Time between commits.
     pub commit_interval: Option<Duration>,
+    /// The unix socket, if it is not the usual one in the data folder.
+    pub socket: Option<PathBuf>,
+    /// Make a write above the process's file size limit an error instead of its end, so that a test can make the device fail.
+    pub survives_file_limit: bool,
     /// Further arguments.
     pub arguments: Vec<OsString>,
 }
@@ -44,6 +48,8 @@ impl Default for Setup {
             ring_bytes: Some(64 << 20),
             tcp: false,
             commit_interval: None,
+            socket: None,
+            survives_file_limit: false,
             arguments: Vec::new(),
         }
     }
@@ -67,6 +73,9 @@ impl Setup {
         }
         if let Some(interval) = self.commit_interval {
             add("--commit-interval", format!("{}s", interval.as_secs()));
+        }
+        if let Some(path) = &self.socket {
+            add("--socket", path.display().to_string());
         }
         add("--listen", if self.tcp { "127.0.0.1:0".into() } else { "none".into() });
         all.extend(self.arguments.iter().cloned());
@@ -155,6 +164,9 @@ impl Server {
         command.env_remove("SUBVOLD_SERVER").env_remove("SUBVOLD_TOKEN_FILE").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.output = Arc::default();
+        if self.setup.survives_file_limit {
+            process::ignore_file_limit_signal(&mut command);
+        }
         let mut child = process::spawn(command).expect("the server's program");
         let out = child.stdout.take().map(|pipe| collect(pipe, &self.output));
         let err = child.stderr.take().map(|pipe| collect(pipe, &self.output));
@@ -236,7 +248,7 @@ impl Server {
     /// The unix socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.data.join("subvold.sock")
+        self.setup.socket.clone().unwrap_or_else(|| self.data.join("subvold.sock"))
     }
 
     /// The file with the first token.
@@ -345,7 +357,14 @@ pub async fn open_or_create(client: &Client, name: &str) -> Volume {
         Err(error) if error.code() == Some(ErrorCode::UnknownVolume) => {
             let made = soon("creating a volume", client.admin().volume_create(name, Limits::default())).await;
             made.unwrap_or_else(|error| panic!("creating {name}: {error}"));
-            soon("opening a volume", client.open_subvolume(name)).await.expect("the new volume")
+            let volume = soon("opening a volume", client.open_subvolume(name)).await.expect("the new volume");
+            let root = soon("looking", volume.stat("")).await.expect("a root");
+            // The model's root belongs to user 0, whoever runs the tests.
+            if (root.uid, root.gid) != (0, 0) {
+                soon("chown", volume.chown("", Some(0), Some(0))).await.expect("an owner");
+                soon("fsync", volume.fsync("")).await.expect("an fsync");
+            }
+            volume
         }
         other => other.unwrap_or_else(|error| panic!("opening {name}: {error}")),
     }

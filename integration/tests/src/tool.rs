@@ -117,7 +117,8 @@ impl Tool {
     /// If a line is no JSON.
     pub fn json_lines<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Vec<serde_json::Value> {
         let text = self.clone().with(["--json"]).ok(words);
-        let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("no JSON ({error}): {line}"));
+        let parse =
+            |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("no JSON ({error}): {line}"));
         text.lines().map(parse).collect()
     }
 }
@@ -127,7 +128,6 @@ impl Ended {
     ///
     /// # Panics
     /// If it has not.
-    #[must_use]
     pub fn success(self) -> String {
         assert_eq!(self.code, 0, "{}: {}", self.line, self.err);
         String::from_utf8_lossy(&self.out).into_owned()

@@ -65,7 +65,8 @@ impl Run {
 
     /// Life goes on: the numbers are right, new things can be made, everything can be removed.
     async fn finish(&self, volume: &subvol_client::Volume, faults: &mut Vec<String>, counted: (u64, u64)) {
-        let opens_files = self.parts.iter().flatten().any(|op| matches!(op, Op::Open { .. } | Op::OpenUnnamed { .. }));
+        let opens_files =
+            self.parts.iter().flatten().any(|op| matches!(op, Op::Open { .. } | Op::OpenUnnamed { .. }));
         let usage = async || {
             let statistics = soon(&self.label, volume.statfs()).await.expect("statistics");
             (statistics.used_bytes, statistics.used_inodes)
@@ -104,7 +105,8 @@ impl Run {
         }
         // Files that were open at the crash wait for their clients before they are freed.
         if !opens_files {
-            eventually(&format!("{}: usage returns to zero", self.label), async || usage().await == (0, 0)).await;
+            eventually(&format!("{}: usage returns to zero", self.label), async || usage().await == (0, 0))
+                .await;
         }
     }
 }
@@ -112,7 +114,8 @@ impl Run {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_known_crash_case_holds_after_kill_9() {
     let walk = Walk::from_now();
-    let mut runs: Vec<Run> = cases::all().into_iter().enumerate().map(|(index, case)| Run::new(index, case)).collect();
+    let mut runs: Vec<Run> =
+        cases::all().into_iter().enumerate().map(|(index, case)| Run::new(index, case)).collect();
     assert!(runs.len() > 100, "{} cases", runs.len());
     let rounds = runs.iter().map(|run| run.parts.len()).max().unwrap_or(0);
     let mut server = Server::start(Setup::without_commits());

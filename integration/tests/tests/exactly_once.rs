@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use subvol_client::protocol::request::{FileRef, WritePosition};
-use subvol_client::{Address, ClientBuilder, ClientError, Endpoint, OpenOptions, RenameMode, Retries, Volume};
+use subvol_client::{
+    Address, ClientBuilder, ClientError, Endpoint, OpenOptions, RenameMode, Retries, Volume,
+};
 use subvol_tests::proxy::Proxy;
 use subvol_tests::{Server, Setup, eventually, soon};
 
@@ -87,8 +89,7 @@ async fn a_rename_whose_reply_was_lost_is_done_once() {
         let inode = soon("looking", volume.lookup("a")).await.expect("the file").inode;
         let root = volume.inodes().root();
         let worker = volume.clone();
-        let rename =
-            async move { worker.inodes().rename(root, "a", root, "b", RenameMode::Replace).await };
+        let rename = async move { worker.inodes().rename(root, "a", root, "b", RenameMode::Replace).await };
         // Done again, the rename would now put the new `a` over the old one.
         let new_file = async |other: Volume| {
             soon("another client's write", other.write("a", "the new one")).await.expect("a file");

@@ -13,11 +13,11 @@ use subvol_client::protocol::codec::{self, ServerMessage};
 use subvol_client::protocol::error::ErrorCode;
 use subvol_client::protocol::frame::{self, FrameType};
 use subvol_client::protocol::limits::{HEADER_LENGTH, MAX_BODY, MAX_IN_FLIGHT, MAX_PAYLOAD};
+use subvol_client::protocol::name::Name;
 use subvol_client::protocol::request::{
     Create, FileRef, FileRequest, InodeRef, NewKind, Request, RequestEnvelope, SessionRequest, WritePosition,
 };
 use subvol_client::protocol::response::{FileResponse, Response};
-use subvol_client::protocol::name::Name;
 use subvol_tests::raw::Raw;
 use subvol_tests::{Random, Server, Setup, Tool, soon};
 
@@ -102,7 +102,10 @@ fn bad_bytes(random: &mut Random) -> Vec<u8> {
         }
         7 => bytes[4..6].copy_from_slice(&2_u16.to_le_bytes()),
         8 => bytes[8..16].fill(0),
-        _ => return [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 2, 0, 1, 0]][random.below(2) as usize].into(),
+        _ => {
+            return [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 2, 0, 1, 0]][random.below(2) as usize]
+                .into();
+        }
     }
     if random.chance(1, 3) {
         bytes.extend(good);
@@ -142,7 +145,8 @@ async fn nonsense_disturbs_nobody() {
         attackers.push(std::thread::spawn(move || {
             for round in 0..40 {
                 let stage = random.below(4);
-                let mut raw = connect(&server, stage, (number + round) % 2 == 0).expect("the server takes connections");
+                let mut raw =
+                    connect(&server, stage, (number + round) % 2 == 0).expect("the server takes connections");
                 raw.set_read_timeout(Duration::from_millis(50)).expect("a timeout");
                 let bytes = bad_bytes(&mut random);
                 // The server may have closed already.
@@ -226,9 +230,13 @@ async fn every_lie_gets_its_error() {
         let mut nonsense = BytesMut::new();
         frame::encode(&mut nonsense, FrameType::Request, 77, &[0xff; 40], &[]).expect("a frame");
         expect_error(&mut raw, &nonsense, ErrorCode::BadFrame, false, "nonsense in a sound frame");
-        let lookup = FileRequest::Lookup { parent: InodeRef::Explicit(1), name: Name::new("x").expect("a name") };
+        let lookup =
+            FileRequest::Lookup { parent: InodeRef::Explicit(1), name: Name::new("x").expect("a name") };
         let answer = raw.file(None, lookup, &[]).expect("an answer");
-        assert!(matches!(&answer, Err(error) if error.code.errno() == 116 || error.code.errno() == 2), "{answer:?}");
+        assert!(
+            matches!(&answer, Err(error) if error.code.errno() == 116 || error.code.errno() == 2),
+            "{answer:?}"
+        );
         let stale = FileRequest::Read { file: FileRef::handle(123_456), offset: 0, length: 10 };
         let answer = raw.file(None, stale, &[]).expect("an answer");
         assert!(matches!(&answer, Err(error) if error.code == ErrorCode::StaleHandle), "{answer:?}");
@@ -281,11 +289,8 @@ async fn slow_readers_cost_bounded_memory() {
             raw.set_write_timeout(Duration::from_millis(200)).expect("a timeout");
             // As many megabytes as may be asked for at a time, and none is fetched.
             for _ in 0..MAX_IN_FLIGHT - 1 {
-                let read = FileRequest::Read {
-                    file: FileRef::inode(inode),
-                    offset: 0,
-                    length: MAX_PAYLOAD as u32,
-                };
+                let read =
+                    FileRequest::Read { file: FileRef::inode(inode), offset: 0, length: MAX_PAYLOAD as u32 };
                 if raw.send(&read.into(), &[]).is_err() {
                     break;
                 }
@@ -295,7 +300,12 @@ async fn slow_readers_cost_bounded_memory() {
         std::thread::sleep(Duration::from_secs(2));
     });
     let with = server.resident_bytes();
-    eprintln!("{} peers that read nothing: {} MiB before, {} MiB with", peers.len(), before >> 20, with >> 20);
+    eprintln!(
+        "{} peers that read nothing: {} MiB before, {} MiB with",
+        peers.len(),
+        before >> 20,
+        with >> 20
+    );
     assert!(with < MEMORY_BOUND, "{} MiB for {} peers that read nothing", with >> 20, peers.len());
     honest.finish().await;
     // One that starts to read gets everything it asked for.
@@ -303,7 +313,11 @@ async fn slow_readers_cost_bounded_memory() {
     tokio::task::block_in_place(|| {
         for number in 0..10 {
             match raw.receive() {
-                Ok(ServerMessage::Response { response: Response::File(FileResponse::Read { length, .. }), payload, .. }) => {
+                Ok(ServerMessage::Response {
+                    response: Response::File(FileResponse::Read { length, .. }),
+                    payload,
+                    ..
+                }) => {
                     assert_eq!(length as usize, payload.len());
                     assert!(payload.iter().all(|byte| *byte == 7));
                 }
@@ -372,7 +386,8 @@ async fn idle(wanted: u64) {
     let mut idle = Vec::new();
     tokio::task::block_in_place(|| {
         for number in 0..wanted {
-            let mut raw = Raw::unix(&server.socket()).unwrap_or_else(|error| panic!("connection {number}: {error}"));
+            let mut raw =
+                Raw::unix(&server.socket()).unwrap_or_else(|error| panic!("connection {number}: {error}"));
             raw.introduce([3; 16], &token).unwrap_or_else(|error| panic!("connection {number}: {error}"));
             raw.attach("honest").unwrap_or_else(|error| panic!("connection {number}: {error}"));
             idle.push(raw);
@@ -380,7 +395,11 @@ async fn idle(wanted: u64) {
     });
     let with = server.resident_bytes();
     let each = with.saturating_sub(before) / wanted;
-    eprintln!("{wanted} idle connections: {} MiB before, {} MiB with, {each} bytes each", before >> 20, with >> 20);
+    eprintln!(
+        "{wanted} idle connections: {} MiB before, {} MiB with, {each} bytes each",
+        before >> 20,
+        with >> 20
+    );
     assert!(each < 64 << 10, "{each} bytes for an idle connection");
     // The first still works.
     tokio::task::block_in_place(|| {

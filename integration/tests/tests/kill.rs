@@ -49,7 +49,8 @@ async fn run(name: &str, rounds: u64) {
     let mut random = Random::from_environment(name);
     let walk = Walk::from_now();
     let totals = Arc::new(Totals::default());
-    let mut server = Server::start(Setup { commit_interval: Some(Duration::from_secs(1)), ..Setup::default() });
+    let mut server =
+        Server::start(Setup { commit_interval: Some(Duration::from_secs(1)), ..Setup::default() });
     let stop = Arc::new(AtomicBool::new(false));
     let survivors = [
         tokio::spawn(keep_a_ledger(server.volume("ledger").await, Arc::clone(&stop), Arc::clone(&totals))),
@@ -66,13 +67,18 @@ async fn run(name: &str, rounds: u64) {
         let mut tasks = Vec::new();
         for judged in volumes.drain(..) {
             let volume = open_or_create(&client, &judged.name).await;
-            tasks.push(tokio::spawn(judged.work(Performer::new(volume), random.split(), Arc::clone(&totals))));
+            tasks.push(tokio::spawn(judged.work(
+                Performer::new(volume),
+                random.split(),
+                Arc::clone(&totals),
+            )));
         }
         tokio::time::sleep(Duration::from_millis(150 + random.below(1500))).await;
         tokio::task::block_in_place(|| server.kill());
         for task in tasks {
             // All must have stopped before the next server answers anybody.
-            volumes.push(soon("a judged client ends when the server is killed", task).await.expect("no panic"));
+            volumes
+                .push(soon("a judged client ends when the server is killed", task).await.expect("no panic"));
         }
         // Sometimes it dies again on the way up.
         if random.chance(1, 4) {
@@ -85,7 +91,8 @@ async fn run(name: &str, rounds: u64) {
             judged.judge(&fresh, walk).await;
         }
         for (name, expected) in &finished {
-            let volume = soon("opening", fresh.open_subvolume(name)).await.expect("a volume that was committed");
+            let volume =
+                soon("opening", fresh.open_subvolume(name)).await.expect("a volume that was committed");
             let image = soon("reading", image_of(&volume, walk)).await.expect("a readable volume");
             let difference = expected.diff(&image);
             assert!(difference.is_empty(), "{name}, which nobody touched, changed: {difference:#?}");
@@ -116,7 +123,10 @@ async fn run(name: &str, rounds: u64) {
         count(&totals.losses_told)
     );
     assert!(count(&totals.fsyncs) > rounds, "hardly an fsync returned: this run proves nothing");
-    assert!(count(&totals.interrupted) > rounds / 2, "hardly a kill met work under way: this run proves nothing");
+    assert!(
+        count(&totals.interrupted) > rounds / 2,
+        "hardly a kill met work under way: this run proves nothing"
+    );
     assert!(server.terminate().success());
 }
 
@@ -199,7 +209,8 @@ impl Judged {
         let image = soon("reading", image_of(volume, walk)).await.expect("a readable volume");
         let (bytes, inodes) = recount(&image);
         let name = subvol_client::Label::new(&self.name).expect("a label");
-        let report = soon("status", client.admin().status(Some(VolumeRef::Name(name)))).await.expect("status");
+        let report =
+            soon("status", client.admin().status(Some(VolumeRef::Name(name)))).await.expect("status");
         let status = report.volumes.first().expect("the volume asked about");
         let statistics = soon("statfs", volume.statfs()).await.expect("statistics");
         if status.orphans == 0 {

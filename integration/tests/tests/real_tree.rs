@@ -64,8 +64,7 @@ fn numbers(tool: &Tool) -> (u64, u64) {
 
 fn compare(tool: &Tool, roots: &[PathBuf], into: &Path) {
     std::fs::create_dir(into).expect("a directory");
-    let words: Vec<OsString> =
-        vec!["get".into(), "-r".into(), "-T".into(), "tree:/in".into(), into.into()];
+    let words: Vec<OsString> = vec!["get".into(), "-r".into(), "-T".into(), "tree:/in".into(), into.into()];
     tool.ok(&words);
     for root in roots {
         let copy = into.join(root.file_name().expect("a name"));

@@ -10,7 +10,7 @@ use crate::limits::{BLOCK, BLOCK_BYTES};
 use crate::types::{InodeNumber, TransactionId};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 static ZEROS: LazyLock<PageBytes> = LazyLock::new(|| Arc::new([0; BLOCK]));
@@ -74,6 +74,8 @@ impl Page {
 #[derive(Debug, Default)]
 pub struct FilePages {
     pages: BTreeMap<u64, Page>,
+    /// Dirty blocks with unlogged bytes: an fsync looks at these only, however many others are dirty.
+    unlogged_blocks: BTreeSet<u64>,
     /// Written back in the running transaction and not in the log.
     unlogged_extents: BlockRanges,
     /// The same of the transaction whose commit is in flight: until it is durable, an fsync must log them.
@@ -124,6 +126,8 @@ impl FilePages {
 #[derive(Debug, Default)]
 pub struct PageTable {
     files: FxHashMap<InodeNumber, FilePages>,
+    /// Files with dirty pages: a freeze finds them without looking at the others.
+    dirty_files: BTreeSet<InodeNumber>,
     dirty_pages: u64,
     reserved_pages: u64,
     shared_through: TransactionId,
@@ -140,9 +144,9 @@ impl PageTable {
         self.files.get(&inode)?.page(block)
     }
 
-    /// Inodes with dirty pages, in no order.
+    /// Inodes with dirty pages, in their order.
     pub fn dirty_inodes(&self) -> impl Iterator<Item = InodeNumber> + '_ {
-        self.files.iter().filter(|(_, file)| !file.pages.is_empty()).map(|(&inode, _)| inode)
+        self.dirty_files.iter().copied()
     }
 
     /// Number of dirty pages.
@@ -179,7 +183,10 @@ impl PageTable {
 
     /// The unlogged bytes of dirty pages, in order: file offset and bytes, one piece a page.
     pub fn unlogged(&self, inode: InodeNumber) -> impl Iterator<Item = (u64, &[u8])> {
-        self.files.get(&inode).into_iter().flat_map(|file| &file.pages).filter_map(|(&block, page)| {
+        let file = self.files.get(&inode);
+        let blocks = file.into_iter().flat_map(|file| file.unlogged_blocks.iter().map(move |&block| (file, block)));
+        blocks.filter_map(|(file, block)| {
+            let page = file.pages.get(&block)?;
             let (from, to) = page.unlogged?;
             Some((block * BLOCK_BYTES + u64::from(from), &page.bytes[usize::from(from)..usize::from(to)]))
         })
@@ -200,10 +207,11 @@ impl PageTable {
     /// All data of the inode is in the log now (or in records of the open generation).
     pub fn mark_logged(&mut self, inode: InodeNumber) {
         self.change(inode, |file| {
-            if file.unlogged_bytes > 0 {
-                file.pages.values_mut().for_each(|page| page.unlogged = None);
-                file.unlogged_bytes = 0;
+            for block in std::mem::take(&mut file.unlogged_blocks) {
+                let page = file.pages.get_mut(&block).expect("a block with unlogged bytes is dirty");
+                page.unlogged = None;
             }
+            file.unlogged_bytes = 0;
             file.unlogged_extents = BlockRanges::default();
             file.unlogged_previous = BlockRanges::default();
         });
@@ -233,6 +241,7 @@ impl PageTable {
             for &block in taken {
                 let page = file.pages.remove(&block).expect("a page that is written back is dirty");
                 file.unlogged_bytes -= page.unlogged_bytes();
+                file.unlogged_blocks.remove(&block);
                 if page.unlogged.is_some() {
                     file.unlogged_extents.insert(block, block + 1);
                 }
@@ -264,6 +273,9 @@ impl PageTable {
                 "block {block} of inode {inode} is dirty already"
             );
         }
+        if from < to {
+            self.dirty_files.insert(inode);
+        }
         self.dirty_pages += to - from;
         if below != Below::InPlace {
             self.reserved_pages += to - from;
@@ -287,6 +299,7 @@ impl PageTable {
                 Err(_) => Arc::make_mut(&mut page.bytes)[from..from + piece.len()].copy_from_slice(piece),
             }
             file.unlogged_bytes += page.change_unlogged(from, from + piece.len());
+            file.unlogged_blocks.insert(position / BLOCK_BYTES);
             position += piece.len() as u64;
             (piece, rest) = rest.split_at(rest.len().min(BLOCK));
         }
@@ -300,6 +313,9 @@ impl PageTable {
         let from = (offset % BLOCK_BYTES) as usize;
         Arc::make_mut(&mut page.bytes)[from..from + length].fill(0);
         file.unlogged_bytes += page.change_unlogged(from, from + length);
+        if page.unlogged.is_some() {
+            file.unlogged_blocks.insert(offset / BLOCK_BYTES);
+        }
     }
 
     fn discard(&mut self, inode: InodeNumber, from: u64, to: u64) {
@@ -308,6 +324,7 @@ impl PageTable {
             while let Some((&block, _)) = file.pages.range(from.min(to)..to).next() {
                 if let Some(page) = file.pages.remove(&block) {
                     file.unlogged_bytes -= page.unlogged_bytes();
+                    file.unlogged_blocks.remove(&block);
                     removed.push(page);
                 }
             }
@@ -331,6 +348,9 @@ impl PageTable {
     fn change(&mut self, inode: InodeNumber, change: impl FnOnce(&mut FilePages)) {
         if let Some(file) = self.files.get_mut(&inode) {
             change(file);
+            if file.pages.is_empty() {
+                self.dirty_files.remove(&inode);
+            }
             if file.is_idle() {
                 self.files.remove(&inode);
             }

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Most pages that one step of writeback takes, so that the owner stays responsive.
 const WRITEBACK_BLOCKS_PER_STEP: u64 = 512;
 
+/// Extents of a transaction that are remembered before the written ones among them are looked for.
+pub(super) const WRITES_SWEPT_AT_MIN: usize = 256;
+
 /// What an fsync needs now.
 #[derive(Debug)]
 pub struct Closed {
@@ -133,12 +136,13 @@ impl Subvolume {
 
     /// Extents made since the last call: somebody should write them soon, so that a commit has little to write.
     pub fn take_new_writes(&mut self) -> Vec<Arc<DataWrite>> {
-        let writes = std::mem::take(&mut self.new_writes);
-        if !writes.is_empty() {
-            // What is written holds no memory worth keeping, and the log only needs to know that a flush is due.
+        // What is written holds no memory worth keeping, and the log only needs to know that a flush is due. Looked for
+        // whenever the table has doubled, so that the search costs a constant per extent.
+        if self.writes.len() >= self.writes_swept_at {
             self.writes.retain(|_, write| !write.is_written());
+            self.writes_swept_at = (2 * self.writes.len()).max(WRITES_SWEPT_AT_MIN);
         }
-        writes
+        std::mem::take(&mut self.new_writes)
     }
 
     fn log_extent(&mut self, inode: InodeNumber, extent: &Extent) -> LogTransid {

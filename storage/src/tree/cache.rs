@@ -11,12 +11,13 @@ use crate::format::node::BlockPointer;
 use crate::limits::NODE_BYTES;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use crate::hash::MixState;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// See the module. A cache miss is no error: the node is read again.
 pub struct NodeCache {
-    nodes: Cache<BlockPointer, Arc<Node>, MemoryWeighter, FxBuildHasher>,
+    nodes: Cache<BlockPointer, Arc<Node>, MemoryWeighter, MixState>,
 }
 
 #[derive(Clone)]
@@ -32,7 +33,7 @@ impl NodeCache {
     /// An empty cache that holds nodes of `capacity_bytes` together.
     pub fn new(capacity_bytes: u64) -> Self {
         let items = (capacity_bytes as usize / NODE_BYTES).max(16);
-        let nodes = Cache::with(items, capacity_bytes, MemoryWeighter, FxBuildHasher, Default::default());
+        let nodes = Cache::with(items, capacity_bytes, MemoryWeighter, MixState::default(), Default::default());
         Self { nodes }
     }
 

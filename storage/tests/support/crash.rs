@@ -5,7 +5,7 @@
 use super::check::check_all;
 use super::machine::{Machine, NO_CACHES, SMALL_CACHES};
 use std::collections::BTreeMap;
-use subvol_model::{DurabilityOracle, Model, Op, Time, Tree};
+use subvol_model::{Compare, DurabilityOracle, Model, Op, Time, Tree};
 use subvol_storage::device::{Event, MemoryDevice};
 use subvol_storage::store::CacheSizes;
 
@@ -264,7 +264,8 @@ pub fn go_on(machine: &mut Machine, model: &Model, what: &str) {
     ] {
         both(machine, &mut model, &op);
     }
-    let difference = model.tree().diff(&machine.tree(PROGRAM));
+    // Reclaiming may have freed blocks past the end of a file, which the image still showed.
+    let difference = model.tree().diff_with(&machine.tree(PROGRAM), Compare { blocks: false, ..Compare::ALL });
     assert!(difference.is_empty(), "{what}, going on: {difference:#?}");
     // The longest paths first: children before their directories.
     let tree = model.tree();

@@ -88,9 +88,17 @@ impl Machine {
 
     /// The same, with all options.
     pub fn open_with(device: MemoryDevice, options: &OpenOptions) -> Result<Self, StoreError> {
+        Self::open_through(device, options, |recording| recording)
+    }
+
+    /// The same; `wrap` puts something between the store and the device.
+    pub fn open_through(
+        device: MemoryDevice,
+        options: &OpenOptions,
+        wrap: impl FnOnce(Arc<RecordingDevice>) -> Arc<dyn Device>,
+    ) -> Result<Self, StoreError> {
         let device = Arc::new(RecordingDevice::new(device));
-        let OpenStore { store, committer, replayed, .. } =
-            open(Arc::clone(&device) as Arc<dyn Device>, options)?;
+        let OpenStore { store, committer, replayed, .. } = open(wrap(Arc::clone(&device)), options)?;
         let mut replayed_volumes: BTreeMap<SubvolumeId, Subvolume> =
             replayed.subvolumes.into_iter().map(|subvolume| (subvolume.id(), subvolume)).collect();
         let mut volumes = Vec::new();
@@ -169,16 +177,16 @@ impl Machine {
             }
             Op::Fsync { path } | Op::Fdatasync { path } => {
                 let inode = self.resolve(volume, path)?;
-                self.fsync(volume, inode);
+                self.try_fsync(volume, inode)?;
                 return Ok(());
             }
             Op::FsyncHandle { handle } => {
                 let inode = self.handle(volume, handle)?;
-                self.fsync(volume, inode);
+                self.try_fsync(volume, inode)?;
                 return Ok(());
             }
             Op::Sync => {
-                self.commit();
+                self.try_commit().map_err(broken)?;
                 return Ok(());
             }
             Op::Evict { path } => {
@@ -352,27 +360,39 @@ impl Machine {
 
     /// Makes an inode and all operations before durable.
     pub fn fsync(&mut self, volume: usize, inode: InodeNumber) {
-        self.call(volume, |engine| engine.log_inode_data(inode)).expect("data in memory can be logged");
+        self.try_fsync(volume, inode).expect("data in memory can be logged");
+    }
+
+    /// The same; a failure is an answer.
+    pub fn try_fsync(&mut self, volume: usize, inode: InodeNumber) -> Result<(), Fault> {
+        self.call(volume, |engine| engine.log_inode_data(inode))?;
         let closed = self.volumes[volume].engine.close_log().expect("nothing is pinned");
-        self.write_log(closed.generations, true);
+        self.write_log(closed.generations, true).map_err(broken)?;
         let progress = self.volumes[volume].engine.progress();
         assert!(progress.committed() >= closed.ticket, "an fsync returned before its records were durable");
         self.fsyncs += 1;
+        Ok(())
     }
 
-    /// The log writer: batches, and a commit when the ring is full.
-    pub fn write_log(&mut self, mut generations: Vec<ClosedGeneration>, flush: bool) {
+    /// The log writer: batches, a commit when the ring is full, and the latch when the device fails.
+    fn write_log(&mut self, mut generations: Vec<ClosedGeneration>, flush: bool) -> Result<(), StoreError> {
+        if let Some(reason) = self.store.failure() {
+            return Err(StoreError::Failed(reason));
+        }
         loop {
             let count = self.ring.batch_size(&generations);
             let last = count == generations.len();
             match self.ring.write(&generations[..count], flush && last) {
-                Ok(_) if last => return,
+                Ok(_) if last => return Ok(()),
                 Ok(_) => drop(generations.drain(..count)),
                 Err(RingError::Full) => {
-                    self.commit();
+                    self.try_commit()?;
                     generations.retain(|generation| generation.progress.committed() < generation.log_transid);
                 }
-                Err(RingError::Device(error)) => panic!("{error}"),
+                Err(RingError::Device(error)) => {
+                    self.store.fail(&error);
+                    return Err(error.into());
+                }
             }
         }
     }
@@ -448,7 +468,7 @@ impl Machine {
     /// Hands all waiting records to the log writer, without a flush.
     pub fn write_backlog(&mut self, volume: usize) {
         let closed = self.volumes[volume].engine.close_log().expect("nothing is pinned");
-        self.write_log(closed.generations, false);
+        self.write_log(closed.generations, false).expect("the device works");
     }
 
     /// Frees everything that nobody can reach.
@@ -608,6 +628,10 @@ impl Machine {
     pub fn ids(&self) -> BTreeSet<SubvolumeId> {
         self.volumes.iter().map(|volume| volume.engine.id()).collect()
     }
+}
+
+fn broken(error: StoreError) -> Fault {
+    Fault::Broken(error.to_string())
 }
 
 fn write(inode: InodeNumber, offset: u64, length: u64, seed: u32) -> Operation {
