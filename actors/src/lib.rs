@@ -32,4 +32,4 @@ pub mod waiter;
 pub mod workers;
 
 pub use options::{BenchOptions, CommittedCheck, PinPoint, ServerOptions};
-pub use server::{Server, ServerHandle, ShutdownError, StartError};
+pub use server::{Server, ServerHandle, ShutdownError, StartError, StopSignal};

@@ -130,6 +130,16 @@ impl Shared {
     }
 }
 
+/// Waits for SIGTERM or SIGINT.
+pub struct StopSignal(std::sync::mpsc::Receiver<&'static str>);
+
+impl StopSignal {
+    /// Returns the signal's name when one comes.
+    pub fn wait(self) -> &'static str {
+        self.0.recv().unwrap_or("the event loop ended")
+    }
+}
+
 /// Starts servers.
 pub struct Server;
 
@@ -256,6 +266,35 @@ impl ServerHandle {
     /// What the parts share, for tests and measurements.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// SIGTERM and SIGINT no longer end the process but are told to whoever waits.
+    ///
+    /// # Errors
+    /// The system refuses to deliver signals.
+    pub fn stop_signal(&self) -> Result<StopSignal, StartError> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (tell, told) = std::sync::mpsc::channel();
+        let (registered, answer) = std::sync::mpsc::sync_channel(1);
+        self.loops.control().run(move || {
+            let signals = signal(SignalKind::terminate())
+                .and_then(|terminate| Ok((terminate, signal(SignalKind::interrupt())?)));
+            match signals {
+                Err(error) => drop(registered.send(Err(error))),
+                Ok((mut terminate, mut interrupt)) => {
+                    let _ = registered.send(Ok(()));
+                    runtime::spawn(async move {
+                        let name = tokio::select! {
+                            _ = terminate.recv() => "SIGTERM",
+                            _ = interrupt.recv() => "SIGINT",
+                        };
+                        let _ = tell.send(name);
+                    });
+                }
+            }
+        });
+        answer.recv().map_err(|_| StartError::Runtime)?.map_err(StartError::Thread)?;
+        Ok(StopSignal(told))
     }
 
     /// Stops accepting, lets requests under way finish, commits, and ends.

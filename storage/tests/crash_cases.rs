@@ -17,7 +17,14 @@ fn depth(case: &Case) -> Depth {
     if case.steps().len() < 200 {
         return THOROUGH;
     }
-    Depth { seeds: &[0, 1, 2], replay_every: 9, replay_seeds: 2, life_every: 9, caches: SMALL_CACHES, ..THOROUGH }
+    Depth {
+        seeds: &[0, 1, 2],
+        replay_every: 9,
+        replay_seeds: 2,
+        life_every: 9,
+        caches: SMALL_CACHES,
+        ..THOROUGH
+    }
 }
 
 fn run(case: &Case, start: &MemoryDevice) -> Counts {
@@ -61,7 +68,9 @@ fn cleanup(case: &Case, machine: &mut Machine) {
     machine.reclaim(PROGRAM);
     for step in case.cleanup_steps() {
         let Step::Do(op) = step else { panic!("no crash in a cleanup") };
-        machine.apply(PROGRAM, &op, Time::from(5000)).unwrap_or_else(|error| panic!("cleanup {op:?}: {error}"));
+        machine
+            .apply(PROGRAM, &op, Time::from(5000))
+            .unwrap_or_else(|error| panic!("cleanup {op:?}: {error}"));
     }
     machine.commit();
     sound(machine, "after the cleanup");

@@ -52,7 +52,9 @@ fn run_all(length: usize, first: usize, step: usize) -> Counts {
                 continue;
             }
             let (device, model) = setups.get(&start, &program.setup);
-            let work = std::panic::AssertUnwindSafe(|| run(&program, device, model, index / step % LIFE_EVERY == 0));
+            let work = std::panic::AssertUnwindSafe(|| {
+                run(&program, device, model, (index / step).is_multiple_of(LIFE_EVERY))
+            });
             match std::panic::catch_unwind(work) {
                 Ok(found) => counts.add(&found),
                 Err(reason) => {

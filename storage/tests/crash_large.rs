@@ -27,7 +27,8 @@ fn in_pieces(run: &mut Run, path: &str) {
 }
 
 fn start() -> Run {
-    let depth = Depth { seeds: &[0, 2, 3], boundaries_only: true, life_every: 5, caches: SMALL_CACHES, ..QUICK };
+    let depth =
+        Depth { seeds: &[0, 2, 3], boundaries_only: true, life_every: 5, caches: SMALL_CACHES, ..QUICK };
     let mut run = Run::new(formatted(64 << 20, 1 << 20, 2), depth);
     run.furnish_bystander();
     run
@@ -59,7 +60,8 @@ fn a_file_in_pieces_is_cut_in_steps() {
     run.step(&Op::Truncate { path: "f".into(), size: 10_000 });
     // Everybody sees the new size and no block past it, at once and after a crash.
     run.step(&Op::fsync("g"));
-    let steps = in_steps(&mut run, |machine| machine.call(PROGRAM, |engine| engine.trim_step(inode)).expect("works"));
+    let steps =
+        in_steps(&mut run, |machine| machine.call(PROGRAM, |engine| engine.trim_step(inode)).expect("works"));
     assert!(steps >= 1, "{steps} steps");
     run.step(&Op::Truncate { path: "f".into(), size: 100_000 });
     run.step(&Op::fsync("f"));
@@ -87,7 +89,9 @@ fn a_file_in_pieces_is_removed_in_steps() {
     let inode = run.machine.resolve(PROGRAM, "f").expect("exists");
     run.step(&Op::Unlink { path: "f".into() });
     run.step(&Op::fsync("/"));
-    let steps = in_steps(&mut run, |machine| machine.call(PROGRAM, |engine| engine.reclaim_step(inode)).expect("works"));
+    let steps = in_steps(&mut run, |machine| {
+        machine.call(PROGRAM, |engine| engine.reclaim_step(inode)).expect("works")
+    });
     assert!(steps >= 2, "{steps} steps");
     assert_eq!(run.machine.volumes[PROGRAM].engine.account().usage(), Default::default());
 }

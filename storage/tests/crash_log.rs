@@ -9,6 +9,7 @@ use subvol_model::{Op, Time};
 use subvol_storage::device::{Device, FileDevice, FileOptions};
 use subvol_storage::log::ring::LogRing;
 use subvol_storage::operation::{Operation, Place};
+use subvol_storage::store::data_write::DataWrite;
 use subvol_storage::store::open::{OpenOptions, OpenStore, format, open};
 use subvol_storage::subvolume::{RootDescription, Subvolume};
 use subvol_storage::types::Timestamp;
@@ -30,7 +31,12 @@ fn busy(run: &mut Run) {
             run.step(&Op::create(&file));
         }
         run.step(&Op::write(&file, round * 1000, 3000 + round * 9000, &format!("{round}")));
-        run.step(&Op::Allocate { path: file.clone(), offset: 300_000, length: 50_000, keep_size: round % 2 == 0 });
+        run.step(&Op::Allocate {
+            path: file.clone(),
+            offset: 300_000,
+            length: 50_000,
+            keep_size: round % 2 == 0,
+        });
         run.step(&Op::fsync(&file));
         run.step(&Op::rename(&file, &target));
         run.step(&Op::Truncate { path: target.clone(), size: round * 4000 });
@@ -61,7 +67,8 @@ fn replay_commits_on_the_way_and_survives_crashes_there() {
         for seed in [0, 1, 3] {
             let what = format!("crash at event {at} of the replay, image {seed}");
             let image = machine.device.crash_image(at, seed);
-            let mut again = Machine::open_with(image, &small_commits()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let mut again =
+                Machine::open_with(image, &small_commits()).unwrap_or_else(|e| panic!("{what}: {e}"));
             sound(&mut again, &what);
             assert_eq!(tree.diff(&again.tree(PROGRAM)), Vec::<String>::new(), "{what}");
         }
@@ -155,7 +162,9 @@ fn a_log_is_discarded_for_one_subvolume_only() {
     assert_eq!(machine.report.discarded.len(), 1);
     assert_eq!(machine.report.applied, 3);
     sound(&mut machine, "after the discard");
-    let names = |machine: &mut Machine, volume| machine.tree(volume).iter().map(|(p, _)| p.to_owned()).collect::<Vec<_>>();
+    let names = |machine: &mut Machine, volume| {
+        machine.tree(volume).iter().map(|(p, _)| p.to_owned()).collect::<Vec<_>>()
+    };
     assert_eq!(names(&mut machine, 0), ["", "committed"]);
     assert_eq!(names(&mut machine, 1), ["", "committed", "logged"]);
     // What comes after does not collide with what was given up, in any later replay.
@@ -184,7 +193,8 @@ fn a_full_ring_of_1_gib_replays_in_bounded_memory() {
     let file = std::env::var_os("SUBVOL_REPLAY").map(std::path::PathBuf::from);
     if let Some(path) = file {
         let started = std::time::Instant::now();
-        let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, FileOptions::default()).expect("opens"));
+        let device: Arc<dyn Device> =
+            Arc::new(FileDevice::open(&path, FileOptions::default()).expect("opens"));
         let caches = SMALL_CACHES;
         let opened = open(device, &OpenOptions { caches, ..OpenOptions::default() }).expect("replays");
         let report = opened.replayed.report;
@@ -230,13 +240,24 @@ fn fill_the_ring(device: Arc<dyn Device>) {
     let mut ring = LogRing::new(Arc::clone(&store));
     for number in 0_u64.. {
         let place = Place { parent: 256, name: format!("f{number}").into() };
-        let create =
-            Operation::Create { place, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: bytes::Bytes::new() };
+        let create = Operation::Create {
+            place,
+            mode: 0o100_644,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: bytes::Bytes::new(),
+        };
         let inode = subvolume.execute(&create, Timestamp::default(), None, 0).expect("created").inode;
         let data = bytes::Bytes::from(vec![number as u8 | 1; 28_000]);
         let write = Operation::Write { inode, offset: 0, length: 28_000, data, clear_set_id: false };
         subvolume.execute(&write, Timestamp::default(), None, 0).expect("written");
         subvolume.log_inode_data(inode).expect("logged");
+        // As a server does it: dirty data does not pile up for ever.
+        while subvolume.dirty_bytes() > 8 << 20 {
+            subvolume.write_back_any().expect("in memory");
+            DataWrite::write_all(&subvolume.take_new_writes(), &store.data_sink()).expect("written");
+        }
         if number % 32 == 31 {
             let closed = subvolume.close_log().expect("not pinned");
             if ring.write(&closed.generations, number % 1024 == 1023).is_err() {

@@ -92,7 +92,12 @@ fn run(program: &[Op], background: &[u8], ring_bytes: u64) -> Result<(), TestCas
 #[test]
 fn random_programs_crashed_at_every_event() {
     let cases = std::env::var("SUBVOL_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(250);
-    let config = ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 1000, ..ProptestConfig::default() };
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 1000,
+        ..ProptestConfig::default()
+    };
     let ring = prop_oneof![Just(64_u64 << 10), Just(128 << 10), Just(1 << 20)];
     let input = (strategy::program(10..=60), prop::collection::vec(0..20_u8, 60), ring);
     proptest!(config, |((program, background, ring) in input)| run(&program, &background, ring)?);
@@ -110,7 +115,8 @@ fn random_programs_crashed_at_every_event() {
 fn fsync_while_a_commit_is_in_flight() {
     for (large, crash_in_commit) in [(false, false), (true, false), (false, true), (true, true)] {
         let length = if large { 200_000 } else { 5000 };
-        let mut run = Run::new(formatted(24 << 20, 1 << 20, 2), Depth { seeds: &[0, 1, 2, 3, 4, 5, 6], ..QUICK });
+        let mut run =
+            Run::new(formatted(24 << 20, 1 << 20, 2), Depth { seeds: &[0, 1, 2, 3, 4, 5, 6], ..QUICK });
         run.depth.boundaries_only = false;
         run.furnish_bystander();
         run.step(&Op::create("f"));

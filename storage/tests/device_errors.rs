@@ -9,7 +9,8 @@ use subvol_storage::device::{Action, FaultRule, FaultyDevice, Operations};
 use subvol_storage::error::FsError;
 use subvol_storage::store::open::OpenOptions;
 use support::crash::{PROGRAM, sound};
-use support::machine::{Answer, Machine, SMALL_CACHES, formatted};
+use support::machine::{Machine, SMALL_CACHES, formatted};
+use support::operate::Answer;
 
 const EIO: i32 = 5;
 
@@ -70,11 +71,15 @@ fn run(operations: Operations, action: Action, skip: u64) -> bool {
     assert!(machine.store.failure().is_some(), "{what}: the store is latched");
     let superblock = *machine.committer.superblock();
     let again = machine.call(PROGRAM, |engine| {
-        let operation = subvol_storage::operation::Operation::CreateUnnamed { mode: 0o100_600, uid: 0, gid: 0 };
+        let operation =
+            subvol_storage::operation::Operation::CreateUnnamed { mode: 0o100_600, uid: 0, gid: 0 };
         engine.execute(&operation, Default::default(), None, 0)
     });
     assert!(matches!(again, Err(support::machine::Fault::Refused(FsError::Io))), "{what}: {again:?}");
-    assert!(machine.try_apply(PROGRAM, &Op::fsync("/"), Time::from(99)).is_err(), "{what}: an fsync of lost data");
+    assert!(
+        machine.try_apply(PROGRAM, &Op::fsync("/"), Time::from(99)).is_err(),
+        "{what}: an fsync of lost data"
+    );
     assert!(machine.try_commit().is_err(), "{what}: a commit after a failure");
     assert_eq!(*machine.committer.superblock(), superblock, "{what}");
     for seed in 0..6 {

@@ -30,8 +30,8 @@ enum Background {
 const BACKGROUND: [Background; 21] = {
     use Background::{Backlog, Commit, Finish, Freeze, Nothing, Reclaim, Switch, WriteBack};
     [
-        Nothing, Nothing, Nothing, Nothing, Nothing, Nothing, Nothing, Nothing, WriteBack, WriteBack, WriteBack,
-        WriteBack, Backlog, Backlog, Reclaim, Reclaim, Commit, Switch, Switch, Freeze, Finish,
+        Nothing, Nothing, Nothing, Nothing, Nothing, Nothing, Nothing, Nothing, WriteBack, WriteBack,
+        WriteBack, WriteBack, Backlog, Backlog, Reclaim, Reclaim, Commit, Switch, Switch, Freeze, Finish,
     ]
 };
 
@@ -135,11 +135,7 @@ fn config(cases: u32) -> ProptestConfig {
 
 #[test]
 fn random_programs_agree_with_the_model() {
-    let program = (
-        strategy::program(10..=80),
-        prop::collection::vec(0..BACKGROUND.len(), 80),
-        any::<bool>(),
-    );
+    let program = (strategy::program(10..=80), prop::collection::vec(0..BACKGROUND.len(), 80), any::<bool>());
     proptest!(config(1000), |((program, between, tiny) in program)| run(&program, &between, tiny)?);
     let fetched = [&NODES_FETCHED, &DATA_FETCHED, &FROZEN_STEPS].map(|count| count.load(Ordering::Relaxed));
     println!("nodes, extents fetched; operations with a commit in flight: {fetched:?}");

@@ -113,9 +113,19 @@ pub enum Stop {
     /// A pin keeps the log from closing.
     Pinned,
     /// Its result counts once the log is durable.
-    Log { response: FileResponse, ticket: LogTransid, generations: Vec<ClosedGeneration> },
+    Log {
+        /// The result.
+        response: FileResponse,
+        /// It counts when this generation of the log is durable.
+        ticket: LogTransid,
+        /// To be handed to the log writer.
+        generations: Vec<ClosedGeneration>,
+    },
     /// Its result counts once everything is committed.
-    Commit { response: FileResponse },
+    Commit {
+        /// The result.
+        response: FileResponse,
+    },
 }
 
 impl From<EngineError> for Stop {

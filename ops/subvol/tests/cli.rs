@@ -32,9 +32,8 @@ impl Bench {
 
     fn run(&self, arguments: &[&str], input: &str) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_subvol"))
-            .env_remove("SUBVOLD_SERVER")
+            .env("SUBVOLD_SERVER", self.path("s"))
             .env_remove("SUBVOLD_TOKEN_FILE")
-            .args(["--server", &self.path("s")])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -9,7 +9,8 @@ pub const fn byte(seed: u32, offset: u64) -> u8 {
 
 /// The eight bytes at file offset `8 * index`.
 const fn word(seed: u32, index: u64) -> [u8; 8] {
-    let mut bytes = mix(((seed as u64) << 32 | 0x5bd1) ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
+    let mut bytes =
+        mix(((seed as u64) << 32 | 0x5bd1) ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
     let mut at = 0;
     while at < 8 {
         if bytes[at] == 0 {

@@ -417,6 +417,10 @@ pub fn commit_all<'a>(
     subvolumes: impl Iterator<Item = &'a mut Subvolume>,
     tail: LogTail,
 ) -> Result<(), StoreError> {
+    // A commit that failed never became durable, and no other can come after it.
+    if let Some(reason) = store.failure() {
+        return Err(StoreError::Failed(reason));
+    }
     let mut all: Vec<&mut Subvolume> = subvolumes.collect();
     for subvolume in &mut all {
         while with_fetches(store, subvolume, Subvolume::prepare_freeze)? == WritebackProgress::More {}

@@ -61,7 +61,8 @@ impl Findings {
 pub fn check_all(machine: &mut Machine) -> Vec<String> {
     let mut lines = check_space(machine);
     for volume in 0..machine.volumes.len() {
-        lines.extend(check_volume(machine, volume).into_iter().map(|line| format!("volume {volume}: {line}")));
+        lines
+            .extend(check_volume(machine, volume).into_iter().map(|line| format!("volume {volume}: {line}")));
     }
     lines
 }
@@ -85,16 +86,20 @@ pub fn check_volume(machine: &Machine, volume: usize) -> Vec<String> {
     let counted = survey.usage();
     findings.that(usage == counted, || format!("usage says {usage:?}, a recount {counted:?}"));
     let next_id = view.resolved.next_id;
-    findings.that(survey.newest_id() < next_id, || format!("next id {next_id}, {} is taken", survey.newest_id()));
+    findings
+        .that(survey.newest_id() < next_id, || format!("next id {next_id}, {} is taken", survey.newest_id()));
     findings.0
 }
+
+/// Of a directory entry: inode, type bits, name, hash slot.
+type Name = (u64, u32, Vec<u8>, u64);
 
 struct Survey<'a> {
     items: &'a BTreeMap<Key, Vec<u8>>,
     inodes: BTreeMap<u64, InodeItem>,
-    /// (directory, entry id) to what the by-name item says: inode, type, name, slot.
-    by_name: BTreeMap<(u64, u64), (u64, u32, Vec<u8>, u64)>,
-    by_index: BTreeMap<(u64, u64), (u64, u32, Vec<u8>, u64)>,
+    /// (directory, entry id) to what the by-name item says.
+    by_name: BTreeMap<(u64, u64), Name>,
+    by_index: BTreeMap<(u64, u64), Name>,
     /// (inode, entry id) to directory.
     back: BTreeMap<(u64, u64), u64>,
     orphans: BTreeSet<u64>,
@@ -193,9 +198,11 @@ impl<'a> Survey<'a> {
                 format!("{directory} has the entry {name:?} and is no directory")
             });
             match self.inodes.get(inode) {
-                None => findings.that(false, || format!("{name:?} in {directory} names the missing inode {inode}")),
+                None => findings
+                    .that(false, || format!("{name:?} in {directory} names the missing inode {inode}")),
                 Some(item) => {
-                    findings.that(item.mode & 0o170_000 == *mode_type, || format!("{name:?} has another type"));
+                    findings
+                        .that(item.mode & 0o170_000 == *mode_type, || format!("{name:?} has another type"));
                     findings.that(!item.is_directory() || item.parent == *directory, || {
                         format!("directory {inode} in {directory} says its parent is {}", item.parent)
                     });
@@ -244,7 +251,9 @@ impl<'a> Survey<'a> {
         }
         for (inode, offset) in self.pieces.symmetric_difference(&self.pieces_wanted) {
             let removed = self.inodes.get(inode).is_some_and(|item| item.nlink == 0);
-            findings.that(removed, || format!("inode {inode}: piece {offset} of an attribute is lost or left over"));
+            findings.that(removed, || {
+                format!("inode {inode}: piece {offset} of an attribute is lost or left over")
+            });
         }
         for orphan in &self.orphans {
             findings.that(self.inodes.contains_key(orphan), || format!("orphan {orphan} has no inode"));
@@ -269,7 +278,8 @@ impl<'a> Survey<'a> {
             }
         }
         for (inode, item) in &self.inodes {
-            findings.that(item.nlink == 0 || seen.contains(inode), || format!("inode {inode} cannot be reached"));
+            findings
+                .that(item.nlink == 0 || seen.contains(inode), || format!("inode {inode} cannot be reached"));
         }
     }
 
@@ -280,7 +290,9 @@ impl<'a> Survey<'a> {
             findings.that(item.is_regular(), || format!("inode {inode} has extents and is no file"));
             let mut end = 0;
             for extent in extents {
-                findings.that(extent.offset >= end, || format!("inode {inode}: extents overlap at {}", extent.offset));
+                findings.that(extent.offset >= end, || {
+                    format!("inode {inode}: extents overlap at {}", extent.offset)
+                });
                 end = extent.end();
                 let past = extent.end() > item.size.next_multiple_of(BLOCK_BYTES);
                 let kept = matches!(extent.mapping, Mapping::Preallocated { .. });
@@ -299,7 +311,8 @@ impl<'a> Survey<'a> {
             }
         }
         for (inode, item) in &self.inodes {
-            let mapped: u64 = self.extents.get(inode).into_iter().flatten().map(|e| e.length / BLOCK_BYTES).sum();
+            let mapped: u64 =
+                self.extents.get(inode).into_iter().flatten().map(|e| e.length / BLOCK_BYTES).sum();
             let dirty = over_holes(*inode);
             findings.that(item.blocks == mapped + dirty, || {
                 format!("inode {inode}: {} blocks, {mapped} mapped and {dirty} dirty", item.blocks)
@@ -338,7 +351,9 @@ pub fn check_space(machine: &Machine) -> Vec<String> {
     }
     for (tenant, usage) in tenants {
         let found = store.tenant_account(tenant).usage();
-        findings.that(found == usage, || format!("tenant {tenant}: {found:?} in use, {usage:?} by its subvolumes"));
+        findings.that(found == usage, || {
+            format!("tenant {tenant}: {found:?} in use, {usage:?} by its subvolumes")
+        });
     }
     for (owner, pointer) in trees {
         let mut tree = Collector::default();
@@ -347,14 +362,17 @@ pub fn check_space(machine: &Machine) -> Vec<String> {
             continue;
         }
         let nodes = tree.nodes.into_iter().flatten().map(|node| (node.address, NODE_BYTES as u64, None));
-        let data = tree.items.iter().filter(|(key, _)| key.kind == ItemKind::Extent).filter_map(|(key, bytes)| {
-            let released = Extent::parse(key, bytes).ok()?.device()?;
-            Some((released.range.address, released.range.length, Some(*key)))
-        });
+        let data =
+            tree.items.iter().filter(|(key, _)| key.kind == ItemKind::Extent).filter_map(|(key, bytes)| {
+                let released = Extent::parse(key, bytes).ok()?.device()?;
+                Some((released.range.address, released.range.length, Some(*key)))
+            });
         for (address, length, what) in nodes.chain(data) {
             for block in address / BLOCK_BYTES..(address + length) / BLOCK_BYTES {
                 if let Some(other) = used.insert(block, (owner, what)) {
-                    findings.that(false, || format!("block {block} belongs to {what:?} of {owner} and to {other:?}"));
+                    findings.that(false, || {
+                        format!("block {block} belongs to {what:?} of {owner} and to {other:?}")
+                    });
                 }
             }
         }
@@ -377,8 +395,12 @@ fn find_culprits(store: &Store, used: &BTreeMap<u64, Use>, findings: &mut Findin
         // The first two blocks of a group are its bitmaps.
         for block in run.start + 2..run.end() {
             match (store.space().is_durable(Run::new(block, 1)), used.get(&block)) {
-                (true, None) => findings.that(false, || format!("block {block} is marked but nothing refers to it")),
-                (false, Some(what)) => findings.that(false, || format!("block {block} of {what:?} is not marked")),
+                (true, None) => {
+                    findings.that(false, || format!("block {block} is marked but nothing refers to it"))
+                }
+                (false, Some(what)) => {
+                    findings.that(false, || format!("block {block} of {what:?} is not marked"))
+                }
                 _ => {}
             }
         }

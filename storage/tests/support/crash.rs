@@ -32,13 +32,13 @@ pub struct Depth {
 
 /// Everything.
 pub const THOROUGH: Depth = Depth {
-        seeds: &[0, 1, 2, 3, 4, 5, 6],
-        boundaries_only: false,
-        replay_every: 5,
-        replay_seeds: 4,
-        life_every: 3,
-        caches: NO_CACHES,
-    };
+    seeds: &[0, 1, 2, 3, 4, 5, 6],
+    boundaries_only: false,
+    replay_every: 5,
+    replay_seeds: 4,
+    life_every: 3,
+    caches: NO_CACHES,
+};
 /// For programs in great numbers.
 pub const QUICK: Depth = Depth {
     seeds: &[0, 2],
@@ -265,7 +265,8 @@ pub fn go_on(machine: &mut Machine, model: &Model, what: &str) {
         both(machine, &mut model, &op);
     }
     // Reclaiming may have freed blocks past the end of a file, which the image still showed.
-    let difference = model.tree().diff_with(&machine.tree(PROGRAM), Compare { blocks: false, ..Compare::ALL });
+    let difference =
+        model.tree().diff_with(&machine.tree(PROGRAM), Compare { blocks: false, ..Compare::ALL });
     assert!(difference.is_empty(), "{what}, going on: {difference:#?}");
     // The longest paths first: children before their directories.
     let tree = model.tree();
@@ -280,7 +281,11 @@ pub fn go_on(machine: &mut Machine, model: &Model, what: &str) {
     machine.commit();
     machine.commit();
     sound(machine, what);
-    assert_eq!(machine.volumes[PROGRAM].engine.account().usage(), Default::default(), "{what}: all is removed");
+    assert_eq!(
+        machine.volumes[PROGRAM].engine.account().usage(),
+        Default::default(),
+        "{what}: all is removed"
+    );
     assert_eq!(machine.tree(PROGRAM).len(), 1, "{what}: the root is empty");
 }
 

@@ -2,22 +2,15 @@
 //! committer, driven by the model's operations. Everything that a real server does in the background is a call here,
 //! so a test decides what happens between two operations and every run repeats exactly.
 
-use super::translate::{bytes, kind, refusal, rename_mode, special, text, time, timestamp, xattr_mode};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use subvol_model::{Content, Kind, ModelError, Node, Op, Time, Tree, pattern};
 use subvol_storage::device::{Device, MemoryDevice, RecordingDevice};
 use subvol_storage::error::{EngineResult, FsError};
-use subvol_storage::format::item::file_type;
 use subvol_storage::format::superblock::LogTail;
-use subvol_storage::fs::read::ReadSegment;
-use subvol_storage::fs::seek::{Seek, SeekKind};
-use subvol_storage::limits::{BLOCK_BYTES, IO_BYTES_MAX, ROOT_INODE};
 use subvol_storage::log::generation::ClosedGeneration;
 use subvol_storage::log::replay::{ReplayReport, Retry, commit_all, with_fetches};
 use subvol_storage::log::ring::{LogRing, RingError};
-use subvol_storage::operation::{AttributeChange, Operation, Place};
 use subvol_storage::store::data_write::DataWrite;
 use subvol_storage::store::open::{OpenOptions, OpenStore, format, open};
 use subvol_storage::store::{CacheSizes, Store, StoreError};
@@ -42,7 +35,7 @@ pub enum Fault {
 /// A subvolume and the handles that a client holds.
 pub struct Volume {
     pub engine: Subvolume,
-    handles: BTreeMap<String, InodeNumber>,
+    pub handles: BTreeMap<String, InodeNumber>,
 }
 
 /// See the module.
@@ -110,7 +103,18 @@ impl Machine {
         }
         let ring = LogRing::new(Arc::clone(&store));
         let report = replayed.report;
-        Ok(Self { device, store, committer, ring, volumes, report, fsyncs: 0, commits: 0, frozen: None, switched: None })
+        Ok(Self {
+            device,
+            store,
+            committer,
+            ring,
+            volumes,
+            report,
+            fsyncs: 0,
+            commits: 0,
+            frozen: None,
+            switched: None,
+        })
     }
 
     /// A new empty subvolume; it exists after the next commit.
@@ -142,167 +146,6 @@ impl Machine {
         (counters.nodes_read.load(Ordering::Relaxed), counters.extents_read.load(Ordering::Relaxed))
     }
 
-    // ---- operations -------------------------------------------------------------------------------------------
-
-    /// Does one operation of the model; a full store or damage is a failure of the test.
-    pub fn apply(&mut self, volume: usize, op: &Op, now: Time) -> Result<(), ModelError> {
-        match self.try_apply(volume, op, now) {
-            Ok(()) => Ok(()),
-            Err(Answer::No(error)) => Err(error),
-            Err(Answer::Broken(reason)) => panic!("{op:?}: {reason}"),
-        }
-    }
-
-    /// The same; damage is an answer.
-    pub fn try_apply(&mut self, volume: usize, op: &Op, now: Time) -> Result<(), Answer> {
-        let operation = match op {
-            Op::Open { handle, path } => {
-                let inode = self.resolve(volume, path)?;
-                self.open_handle(volume, handle, inode)?;
-                return Ok(());
-            }
-            Op::OpenUnnamed { handle, directory, mode } => {
-                let parent = self.resolve(volume, directory)?;
-                self.call(volume, |engine| engine.view().directory(parent))?;
-                let mode = file_type::REGULAR | mode;
-                let create = Operation::CreateUnnamed { mode, uid: 0, gid: 0 };
-                let inode = self.run(volume, &create, now)?;
-                self.open_handle(volume, handle, inode)?;
-                return Ok(());
-            }
-            Op::CloseHandle { handle } => {
-                let inode = self.volumes[volume].handles.remove(handle).ok_or(ModelError::BadHandle)?;
-                self.close(volume, inode);
-                return Ok(());
-            }
-            Op::Fsync { path } | Op::Fdatasync { path } => {
-                let inode = self.resolve(volume, path)?;
-                self.try_fsync(volume, inode)?;
-                return Ok(());
-            }
-            Op::FsyncHandle { handle } => {
-                let inode = self.handle(volume, handle)?;
-                self.try_fsync(volume, inode)?;
-                return Ok(());
-            }
-            Op::Sync => {
-                self.try_commit().map_err(broken)?;
-                return Ok(());
-            }
-            Op::Evict { path } => {
-                self.resolve(volume, path)?;
-                return Ok(());
-            }
-            _ => self.translate(volume, op)?,
-        };
-        for operation in pieces(operation) {
-            self.run(volume, &operation, now)?;
-        }
-        Ok(())
-    }
-
-    fn translate(&mut self, volume: usize, op: &Op) -> Result<Operation, Answer> {
-        let none = AttributeChange::default();
-        Ok(match op {
-            Op::Create { path, mode } => self.make(volume, path, file_type::REGULAR | mode, 0, "")?,
-            Op::Mkdir { path, mode } => self.make(volume, path, file_type::DIRECTORY | mode, 0, "")?,
-            Op::Symlink { path, target } => self.make(volume, path, file_type::SYMLINK | 0o777, 0, target)?,
-            Op::Mknod { path, kind, mode } => {
-                let (kind, rdev) = special(*kind);
-                self.make(volume, path, kind | mode, rdev, "")?
-            }
-            Op::Link { existing, path } => {
-                let inode = self.resolve(volume, existing)?;
-                Operation::Link { inode, place: self.place(volume, path)? }
-            }
-            Op::LinkHandle { handle, path } => {
-                let inode = self.handle(volume, handle)?;
-                Operation::Link { inode, place: self.place(volume, path)? }
-            }
-            Op::Unlink { path } => Operation::Unlink { place: self.place(volume, path)? },
-            Op::Rmdir { path } => Operation::RemoveDirectory { place: self.place(volume, path)? },
-            Op::Rename { from, to, mode } => {
-                let from = self.place(volume, from)?;
-                Operation::Rename { from, to: self.place(volume, to)?, mode: rename_mode(*mode) }
-            }
-            Op::Write { path, offset, length, seed } => {
-                let inode = self.resolve(volume, path)?;
-                write(inode, *offset, *length, *seed)
-            }
-            Op::WriteHandle { handle, offset, length, seed } => {
-                let inode = self.handle(volume, handle)?;
-                write(inode, *offset, *length, *seed)
-            }
-            Op::Append { path, length, seed } => {
-                let inode = self.resolve(volume, path)?;
-                let item = self.call(volume, |engine| engine.attributes(inode))?;
-                let offset = if item.is_regular() { item.size } else { 0 };
-                write(inode, offset, *length, *seed)
-            }
-            Op::Truncate { path, size } => {
-                self.change(volume, path, AttributeChange { size: Some(*size), ..none })?
-            }
-            Op::Allocate { path, offset, length, keep_size } => Operation::Allocate {
-                inode: self.resolve(volume, path)?,
-                offset: *offset,
-                length: *length,
-                keep_size: *keep_size,
-            },
-            Op::Punch { path, offset, length } => {
-                Operation::PunchHole { inode: self.resolve(volume, path)?, offset: *offset, length: *length }
-            }
-            Op::ZeroRange { path, offset, length, keep_size } => Operation::ZeroRange {
-                inode: self.resolve(volume, path)?,
-                offset: *offset,
-                length: *length,
-                keep_size: *keep_size,
-            },
-            Op::SetXattr { path, name, value, mode } => Operation::SetXattr {
-                inode: self.resolve(volume, path)?,
-                name: bytes(name),
-                value: value.clone().into(),
-                mode: xattr_mode(*mode),
-            },
-            Op::RemoveXattr { path, name } => {
-                Operation::RemoveXattr { inode: self.resolve(volume, path)?, name: bytes(name) }
-            }
-            Op::Chmod { path, mode } => {
-                self.change(volume, path, AttributeChange { mode: Some(*mode), ..none })?
-            }
-            Op::Chown { path, uid, gid } => {
-                self.change(volume, path, AttributeChange { uid: Some(*uid), gid: Some(*gid), ..none })?
-            }
-            Op::SetTimes { path, atime, mtime } => {
-                let (atime, mtime) = (atime.map(timestamp), mtime.map(timestamp));
-                self.change(volume, path, AttributeChange { atime, mtime, ..none })?
-            }
-            _ => panic!("{op:?} is no engine operation"),
-        })
-    }
-
-    fn change(&mut self, volume: usize, path: &str, change: AttributeChange) -> Result<Operation, Answer> {
-        Ok(Operation::SetAttributes { inode: self.resolve(volume, path)?, change })
-    }
-
-    fn make(&mut self, volume: usize, path: &str, mode: u32, rdev: u64, target: &str) -> Result<Operation, Answer> {
-        let place = self.place(volume, path)?;
-        Ok(Operation::Create { place, mode, uid: 0, gid: 0, rdev, target: bytes(target) })
-    }
-
-    /// Runs an engine operation. On a full store it commits and tries again, as a server does, before it gives up.
-    pub fn run(&mut self, volume: usize, operation: &Operation, now: Time) -> Result<InodeNumber, Fault> {
-        let mut commits = 0;
-        loop {
-            match self.call(volume, |engine| engine.execute(operation, timestamp(now), None, 0)) {
-                Err(Fault::Refused(FsError::NoSpace)) if commits < 2 => {
-                    self.commit();
-                    commits += 1;
-                }
-                other => return other.map(|done| done.inode),
-            }
-        }
-    }
-
     /// Runs an engine call until everything it needs is in memory.
     pub fn call<R>(
         &mut self,
@@ -323,40 +166,6 @@ impl Machine {
             }
         }
     }
-
-    pub fn resolve(&mut self, volume: usize, path: &str) -> Result<InodeNumber, Fault> {
-        let mut inode = ROOT_INODE;
-        for name in path.split('/').filter(|name| !name.is_empty()) {
-            (inode, _) = self.call(volume, |engine| engine.lookup(inode, name.as_bytes()))?;
-        }
-        Ok(inode)
-    }
-
-    fn place(&mut self, volume: usize, path: &str) -> Result<Place, Fault> {
-        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let parent = self.resolve(volume, parent)?;
-        // A path is resolved, its directory included, before the next one is looked at.
-        self.call(volume, |engine| engine.view().directory(parent))?;
-        Ok(Place { parent, name: bytes(name) })
-    }
-
-    fn handle(&self, volume: usize, handle: &str) -> Result<InodeNumber, ModelError> {
-        self.volumes[volume].handles.get(handle).copied().ok_or(ModelError::BadHandle)
-    }
-
-    fn open_handle(&mut self, volume: usize, handle: &str, inode: InodeNumber) -> Result<(), Fault> {
-        self.call(volume, |engine| engine.open_inode(inode))?;
-        if let Some(old) = self.volumes[volume].handles.insert(handle.to_owned(), inode) {
-            self.close(volume, old);
-        }
-        Ok(())
-    }
-
-    fn close(&mut self, volume: usize, inode: InodeNumber) {
-        self.volumes[volume].engine.close_inode(inode);
-    }
-
-    // ---- durability -------------------------------------------------------------------------------------------
 
     /// Makes an inode and all operations before durable.
     pub fn fsync(&mut self, volume: usize, inode: InodeNumber) {
@@ -433,7 +242,8 @@ impl Machine {
             if !engine.is_dirty() || engine.transid() != transid {
                 continue;
             }
-            while self.call(volume, Subvolume::prepare_freeze).expect("reserved") == WritebackProgress::More {}
+            while self.call(volume, Subvolume::prepare_freeze).expect("reserved") == WritebackProgress::More {
+            }
             frozen.push(self.volumes[volume].engine.freeze(transid).expect("nothing is pinned"));
         }
         self.frozen = Some(FrozenCommit { transid, frozen, tail });
@@ -455,8 +265,6 @@ impl Machine {
         }
         self.commits += 1;
     }
-
-    // ---- background -------------------------------------------------------------------------------------------
 
     /// One step of background writeback of a subvolume.
     pub fn write_back(&mut self, volume: usize) {
@@ -483,199 +291,9 @@ impl Machine {
             }
         }
     }
-
-    // ---- looking ----------------------------------------------------------------------------------------------
-
-    /// An image of a subvolume's namespace.
-    pub fn tree(&mut self, volume: usize) -> Tree {
-        self.try_tree(volume).unwrap_or_else(|error| panic!("{error:?}"))
-    }
-
-    /// The same; damage is an answer.
-    pub fn try_tree(&mut self, volume: usize) -> Result<Tree, Fault> {
-        let mut tree = Tree::default();
-        let mut seen = BTreeMap::new();
-        let root = self.node(volume, ROOT_INODE)?;
-        tree.insert("", root);
-        let mut open = vec![(String::new(), ROOT_INODE)];
-        while let Some((path, directory)) = open.pop() {
-            let mut after = 0;
-            loop {
-                let batch = self.call(volume, |engine| engine.read_directory(directory, after, 64, true))?;
-                if !batch.end && batch.entries.is_empty() {
-                    return Err(Fault::Broken(format!("no progress in the directory {path}")));
-                }
-                for entry in &batch.entries {
-                    after = entry.cookie;
-                    let name = String::from_utf8_lossy(&entry.name).into_owned();
-                    let path = if path.is_empty() { name } else { format!("{path}/{name}") };
-                    let node = match seen.get(&entry.inode) {
-                        Some(node) => Node::clone(node),
-                        None => self.node(volume, entry.inode)?,
-                    };
-                    if node.nlink > 1 {
-                        seen.insert(entry.inode, node.clone());
-                    }
-                    if node.kind == Kind::Directory {
-                        open.push((path.clone(), entry.inode));
-                    }
-                    if tree.insert(&path, node).is_some() {
-                        return Err(Fault::Broken(format!("{path} is listed twice")));
-                    }
-                }
-                if batch.end {
-                    break;
-                }
-            }
-        }
-        Ok(tree)
-    }
-
-    fn node(&mut self, volume: usize, inode: InodeNumber) -> Result<Node, Fault> {
-        let item = self.call(volume, |engine| engine.attributes(inode))?;
-        let kind = kind(&item);
-        let mut xattrs = BTreeMap::new();
-        if item.xattrs > 0 {
-            for name in self.call(volume, |engine| engine.list_xattrs(inode))? {
-                let value = self.call(volume, |engine| engine.get_xattr(inode, &name))?;
-                xattrs.insert(text(&name), value.to_vec());
-            }
-        }
-        let target = match kind {
-            Kind::Symlink => Some(text(&self.call(volume, |engine| engine.read_link(inode))?)),
-            _ => None,
-        };
-        let content = match kind {
-            Kind::File => Some(self.content(volume, inode, item.size)?),
-            _ => None,
-        };
-        Ok(Node {
-            identity: inode,
-            kind,
-            mode: item.mode & 0o7777,
-            uid: item.uid,
-            gid: item.gid,
-            nlink: item.nlink,
-            size: item.size,
-            blocks: Some(item.blocks),
-            atime: time(item.atime),
-            mtime: time(item.mtime),
-            ctime: time(item.ctime),
-            xattrs,
-            target,
-            content,
-        })
-    }
-
-    /// All bytes of a file, found as a client that skips holes finds them.
-    fn content(&mut self, volume: usize, inode: InodeNumber, size: u64) -> Result<Content, Fault> {
-        let mut content = Content::default();
-        content.resize(size);
-        let mut at = 0;
-        while at < size {
-            let data = match self.call(volume, |engine| engine.seek(inode, at, SeekKind::Data)) {
-                Ok(Seek::Found(data)) => data,
-                Ok(Seek::From(later)) => {
-                    at = later;
-                    continue;
-                }
-                Err(Fault::Refused(FsError::NoMoreData)) => break,
-                Err(other) => return Err(other),
-            };
-            let mut end = data;
-            loop {
-                match self.call(volume, |engine| engine.seek(inode, end, SeekKind::Hole))? {
-                    Seek::Found(hole) => {
-                        end = hole;
-                        break;
-                    }
-                    Seek::From(later) => end = later,
-                }
-            }
-            at = data;
-            while at < end {
-                let bytes = self.read(volume, inode, at, (end - at).min(IO_BYTES_MAX as u64) as usize)?;
-                content.write(at, &bytes);
-                at += bytes.len() as u64;
-            }
-        }
-        Ok(content)
-    }
-
-    /// Up to `length` bytes.
-    pub fn read(&mut self, volume: usize, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<u8>, Fault> {
-        let plan = self.call(volume, |engine| engine.plan_read(inode, offset, length))?;
-        let mut out = Vec::with_capacity(plan.length);
-        for segment in plan.segments {
-            match segment {
-                ReadSegment::Zeros(count) => out.resize(out.len() + count, 0),
-                ReadSegment::Memory { page, from, to } => out.extend_from_slice(&page[from..to]),
-                ReadSegment::Device { pointer, skip, length } => {
-                    let pages = self.store.read_data(&pointer).map_err(|e| Fault::Broken(e.to_string()))?;
-                    let wanted = out.len() + length;
-                    let block = BLOCK_BYTES as usize;
-                    out.extend_from_slice(&pages[skip / block][skip % block..]);
-                    pages[skip / block + 1..].iter().for_each(|page| out.extend_from_slice(&page[..]));
-                    out.truncate(wanted);
-                }
-            }
-        }
-        assert_eq!(out.len(), plan.length, "a read's pieces and its length");
-        Ok(out)
-    }
-
-    /// Numbers of the subvolumes.
-    pub fn ids(&self) -> BTreeSet<SubvolumeId> {
-        self.volumes.iter().map(|volume| volume.engine.id()).collect()
-    }
 }
 
-fn broken(error: StoreError) -> Fault {
+/// A failure as the answer of a call.
+pub fn broken(error: StoreError) -> Fault {
     Fault::Broken(error.to_string())
 }
-
-fn write(inode: InodeNumber, offset: u64, length: u64, seed: u32) -> Operation {
-    let data = pattern::bytes(seed, offset, length as usize).into();
-    Operation::Write { inode, offset, data, length, clear_set_id: false }
-}
-
-/// A large write as the kernel would send it.
-fn pieces(operation: Operation) -> Vec<Operation> {
-    let Operation::Write { inode, offset, data, length, clear_set_id } = operation else { return vec![operation] };
-    if length <= IO_BYTES_MAX as u64 {
-        return vec![Operation::Write { inode, offset, data, length, clear_set_id }];
-    }
-    let starts = (0..data.len()).step_by(IO_BYTES_MAX);
-    let piece = |start: usize| {
-        let data = data.slice(start..data.len().min(start + IO_BYTES_MAX));
-        let (offset, length) = (offset + start as u64, data.len() as u64);
-        Operation::Write { inode, offset, data, length, clear_set_id }
-    };
-    starts.map(piece).collect()
-}
-
-/// Why an operation of the model was not done.
-#[derive(Debug)]
-pub enum Answer {
-    /// Refused, in the model's words.
-    No(ModelError),
-    /// Damage.
-    Broken(String),
-}
-
-impl From<ModelError> for Answer {
-    fn from(error: ModelError) -> Self {
-        Self::No(error)
-    }
-}
-
-impl From<Fault> for Answer {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Refused(error) => Self::No(refusal(error)),
-            Fault::Broken(reason) => Self::Broken(reason),
-        }
-    }
-}
-
-const _: () = assert!(BLOCK_BYTES == subvol_model::BLOCK);

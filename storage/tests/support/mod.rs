@@ -4,5 +4,7 @@
 
 pub mod check;
 pub mod crash;
+pub mod look;
 pub mod machine;
+pub mod operate;
 pub mod translate;
