@@ -83,7 +83,8 @@ pub const WRITER_THREADS: usize = 2;
 pub const OPERATIONS_PER_ID: u64 = 64;
 
 /// What a client is told about limits.
-pub const SERVER_LIMITS: ServerLimits = ServerLimits { operation_window: OPERATION_WINDOW, ..ServerLimits::FULL };
+pub const SERVER_LIMITS: ServerLimits =
+    ServerLimits { operation_window: OPERATION_WINDOW, ..ServerLimits::FULL };
 
 const _: () = {
     assert!(SESSION_BYTES_MAX <= TENANT_BYTES_MAX && TENANT_BYTES_MAX <= SERVER_BYTES_MAX);

@@ -186,7 +186,10 @@ fn write(shared: &Arc<Shared>, ring: &mut LogRing, mut batch: Batch) -> bool {
                     count(&log.flushes);
                 }
                 tell_durable(shared, &mut batch.waiting);
-                assert!(batch.waiting.is_empty(), "a flush did not satisfy an fsync that was handed over before it");
+                assert!(
+                    batch.waiting.is_empty(),
+                    "a flush did not satisfy an fsync that was handed over before it"
+                );
                 let used = shared.store.ring();
                 if used.used() > used.size() / 2 {
                     shared.request_commit(CommitReason::RingHalfFull);
@@ -221,4 +224,3 @@ fn tell_durable(shared: &Shared, waiting: &mut Vec<Waiting>) {
         told.waiter.tell(Ok(durable));
     }
 }
-

@@ -21,6 +21,8 @@ pub struct ServerOptions {
     pub caches: CacheSizes,
     /// Subvolumes whose log is thrown away instead of replayed.
     pub discard_logs: BTreeSet<SubvolumeId>,
+    /// Go back to an older superblock when the other one is damaged.
+    pub accept_older_superblock: bool,
     /// Where to listen for TCP. The first that works is reported; port 0 takes any.
     pub tcp: Option<SocketAddr>,
     /// Go on without TCP if its port is taken.
@@ -49,6 +51,7 @@ impl ServerOptions {
             device,
             caches: CacheSizes::default(),
             discard_logs: BTreeSet::new(),
+            accept_older_superblock: false,
             tcp: None,
             tcp_optional: false,
             unix: None,

@@ -136,8 +136,7 @@ impl Registry {
         }
         let root = shared.store.root(id)?;
         let replayed = self.replayed.lock().remove(&id);
-        let subvolume =
-            replayed.unwrap_or_else(|| Subvolume::open(Arc::clone(&shared.store), id, &root));
+        let subvolume = replayed.unwrap_or_else(|| Subvolume::open(Arc::clone(&shared.store), id, &root));
         Some(insert(&mut live, shared, subvolume))
     }
 

@@ -205,7 +205,9 @@ fn abort_on_panic() {
         std::panic::set_hook(Box::new(move |information| {
             before(information);
             if OURS.try_with(Cell::get).unwrap_or(false) {
-                tracing::error!("{information}; the server aborts, a restart continues from the last durable state");
+                tracing::error!(
+                    "{information}; the server aborts, a restart continues from the last durable state"
+                );
                 std::process::abort();
             }
         }));

@@ -166,6 +166,7 @@ impl Server {
         let open_options = OpenOptions {
             caches: options.caches,
             discard_logs: options.discard_logs.clone(),
+            accept_older_superblock: options.accept_older_superblock,
             ..OpenOptions::default()
         };
         let opened = open(Arc::clone(&options.device), &open_options)?;

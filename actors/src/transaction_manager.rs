@@ -219,7 +219,11 @@ impl TransactionManager {
 }
 
 /// The committer's thread: writes what it is given, one commit after the other, until the manager is gone.
-fn commit_all(mut committer: Committer, inputs: &Receiver<CommitInput>, manager: &Mailbox<TransactionManager>) {
+fn commit_all(
+    mut committer: Committer,
+    inputs: &Receiver<CommitInput>,
+    manager: &Mailbox<TransactionManager>,
+) {
     while let Ok(input) = inputs.recv() {
         let begun = Instant::now();
         let result = committer.write(input).map(|durable| {
@@ -302,7 +306,11 @@ impl Shared {
     }
 
     /// Commits and waits.
-    pub async fn commit(&self, reason: CommitReason, changes: Vec<RootChange>) -> Result<TransactionId, Failed> {
+    pub async fn commit(
+        &self,
+        reason: CommitReason,
+        changes: Vec<RootChange>,
+    ) -> Result<TransactionId, Failed> {
         let (waiter, told) = Waiter::task();
         self.request(RequestCommit { reason, waiter: Some(waiter), changes });
         told.await.unwrap_or(Err(Failed))

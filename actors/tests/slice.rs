@@ -62,7 +62,8 @@ fn a_handle_reaches_a_file_that_lost_its_name() {
     let unlink = FileRequest::Unlink { parent: support::ROOT, name: support::name("a") };
     assert!(matches!(client.file(unlink), Ok(FileResponse::Removed { links: 0, .. })));
     assert_eq!(&client.read(FileRef::handle(handle), 0, 100).expect("read")[..], b"still here");
-    let close = FileRequest::Close { handle: subvol_protocol::request::HandleRef::Explicit(handle), lineage: None };
+    let close =
+        FileRequest::Close { handle: subvol_protocol::request::HandleRef::Explicit(handle), lineage: None };
     assert_eq!(client.file(close.clone()), Ok(FileResponse::Closed));
     assert_eq!(code(client.file(close)), ErrorCode::StaleHandle);
     server.shutdown().expect("committed");

@@ -25,9 +25,7 @@ use subvol_protocol::error::{ErrorCode, WireError};
 use subvol_protocol::frame::Frame;
 use subvol_protocol::limits::MAX_IN_FLIGHT;
 use subvol_protocol::name::Text;
-use subvol_protocol::request::{
-    AdminRequest, FileRef, FileRequest, HandleRef, Request, RequestEnvelope,
-};
+use subvol_protocol::request::{AdminRequest, FileRef, FileRequest, HandleRef, Request, RequestEnvelope};
 use subvol_protocol::response::{FileResponse, Push, Response};
 use tokio::time::Instant;
 
@@ -197,8 +195,7 @@ impl Connection {
             let bytes = bytes_moved(&steps, frame.payload.len());
             let mut permit = None;
             if bytes > FREE_BYTES {
-                let budgets =
-                    [&self.session.budget, &attached.budget, &self.shared.budget].map(Arc::clone);
+                let budgets = [&self.session.budget, &attached.budget, &self.shared.budget].map(Arc::clone);
                 match self.take_permit(&mut jobs, &budgets, bytes as u64).await {
                     Some(taken) => permit = Some(taken),
                     None => return (Flow::End, Vec::new()),
@@ -271,7 +268,8 @@ impl Connection {
 
     /// The fsync of a handle whose changes, and all acknowledged before, are durable: two atomics tell, no message.
     fn answer_here(&self, request: &FileRequest) -> Option<FileResponse> {
-        let FileRequest::Fsync { file: FileRef::Handle(HandleRef::Explicit(number)), lineage, .. } = request else {
+        let FileRequest::Fsync { file: FileRef::Handle(HandleRef::Explicit(number)), lineage, .. } = request
+        else {
             return None;
         };
         if self.shared.options.bench.committed_check == CommittedCheck::AskActor {

@@ -82,7 +82,11 @@ impl Connection {
             }
             None => {
                 self.refusals += 1;
-                tracing::warn!(session = self.session.id, refusals = self.refusals, "credentials were refused");
+                tracing::warn!(
+                    session = self.session.id,
+                    refusals = self.refusals,
+                    "credentials were refused"
+                );
                 tokio::time::sleep(REFUSAL_DELAY).await;
                 self.session.reply_error(request_id, ErrorCode::NotAuthenticated);
                 if self.refusals >= REFUSALS_MAX { Flow::End } else { Flow::Continue }
@@ -90,24 +94,18 @@ impl Connection {
         }
     }
 
-    fn attach(
-        &self,
-        volume: &VolumeRef,
-        tenant: Option<&Label>,
-        read_only: bool,
-    ) -> Result<(), WireError> {
+    fn attach(&self, volume: &VolumeRef, tenant: Option<&Label>, read_only: bool) -> Result<(), WireError> {
         let identity: &Identity = self.session.identity.get().ok_or(ErrorCode::NotAuthenticated)?;
         if self.session.attached.get().is_some() {
             return Err(ErrorCode::OutOfOrder.into());
         }
         let (tenant, name) = self.shared.tenants.meant(identity, tenant)?;
         let id = self.shared.tenants.volume(tenant, volume)?;
-        let attachment = self.shared.registry.attach(&self.shared, id).map_err(|unavailable| {
-            match unavailable {
+        let attachment =
+            self.shared.registry.attach(&self.shared, id).map_err(|unavailable| match unavailable {
                 Unavailable::Unknown => ErrorCode::UnknownVolume,
                 Unavailable::InUse => ErrorCode::Busy,
-            }
-        })?;
+            })?;
         tracing::debug!(session = self.session.id, tenant = %name, subvolume = id, "attached");
         let budget = self.shared.tenants.budget(tenant);
         let _ = self.session.attached.set(Attached { attachment, read_only, budget });

@@ -118,6 +118,7 @@ impl Session {
 
     /// The error for a request without a volume.
     pub(crate) fn not_attached(&self) -> WireError {
-        if self.identity.get().is_some() { ErrorCode::NotAttached } else { ErrorCode::NotAuthenticated }.into()
+        if self.identity.get().is_some() { ErrorCode::NotAttached } else { ErrorCode::NotAuthenticated }
+            .into()
     }
 }

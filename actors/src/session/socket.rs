@@ -1,8 +1,8 @@
 //! A TCP or unix connection with one face: ready to read, ready to write, try it, move it to another thread.
 
+use bytes::BytesMut;
 use std::io;
 use std::task::{Context, Poll};
-use bytes::BytesMut;
 use tokio::net::{TcpStream, UnixStream};
 
 /// A connection bound to the event loop of this thread.

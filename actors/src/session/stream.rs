@@ -107,7 +107,8 @@ impl Stream {
             if self.poll_flush(context).is_err() {
                 return Poll::Ready(None);
             }
-            Permit::take(budgets, bytes, context.waker()).map_or(Poll::Pending, |permit| Poll::Ready(Some(permit)))
+            Permit::take(budgets, bytes, context.waker())
+                .map_or(Poll::Pending, |permit| Poll::Ready(Some(permit)))
         })
         .await
     }

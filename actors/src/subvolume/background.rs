@@ -9,7 +9,8 @@ use super::fetch::Target;
 use super::job::Stop;
 use super::run::Why;
 use crate::limits::{
-    BACKGROUND_PAUSE, DIRTY_BYTES_MAX, DIRTY_SHARE_MIN, LOG_QUEUE_BYTES_MAX, ORPHANS_PER_LIST, WRITEBACK_STEPS,
+    BACKGROUND_PAUSE, DIRTY_BYTES_MAX, DIRTY_SHARE_MIN, LOG_QUEUE_BYTES_MAX, ORPHANS_PER_LIST,
+    WRITEBACK_STEPS,
 };
 use crate::runtime::{self, Context, Handler, messages};
 use crate::transaction_manager::CommitReason;
@@ -196,7 +197,7 @@ impl SubvolumeRoot {
     }
 
     /// One step for one inode. Returns whether more is left.
-    fn free_some(&mut self, inode: InodeNumber) -> EngineResult<bool> {
+    pub(super) fn free_some(&mut self, inode: InodeNumber) -> EngineResult<bool> {
         use subvol_storage::error::{EngineError, FsError};
         let item = match self.subvolume.attributes(inode) {
             Err(EngineError::Refused(FsError::NotFound)) => return Ok(false),

@@ -170,13 +170,7 @@ impl SubvolumeRoot {
         Ok(FileResponse::Created { attributes, handle, created: true, ticket })
     }
 
-    pub(super) fn link(
-        &mut self,
-        run: &mut Run<'_>,
-        file: FileRef,
-        parent: InodeRef,
-        name: &Name,
-    ) -> Step {
+    pub(super) fn link(&mut self, run: &mut Run<'_>, file: FileRef, parent: InodeRef, name: &Name) -> Step {
         let (inode, _) = run.file(file)?;
         let parent = run.inode(parent)?;
         let operation = Operation::Link { inode, place: place(parent, name) };
@@ -281,12 +275,7 @@ impl SubvolumeRoot {
         self.simple(run, &operation, inode)
     }
 
-    pub(super) fn remove_xattr(
-        &mut self,
-        run: &mut Run<'_>,
-        inode: InodeRef,
-        name: &XattrName,
-    ) -> Step {
+    pub(super) fn remove_xattr(&mut self, run: &mut Run<'_>, inode: InodeRef, name: &XattrName) -> Step {
         let inode = run.inode(inode)?;
         let name = Bytes::copy_from_slice(name.as_bytes());
         self.simple(run, &Operation::RemoveXattr { inode, name }, inode)
@@ -312,12 +301,7 @@ impl SubvolumeRoot {
         self.simple(run, &make(inode), inode)
     }
 
-    pub(super) fn write(
-        &mut self,
-        run: &mut Run<'_>,
-        file: FileRef,
-        position: WritePosition,
-    ) -> Step {
+    pub(super) fn write(&mut self, run: &mut Run<'_>, file: FileRef, position: WritePosition) -> Step {
         let (inode, flags) = run.file(file)?;
         let flags = flags.unwrap_or(OpenFlags::WRITE);
         if !flags.contains(OpenFlags::WRITE) {

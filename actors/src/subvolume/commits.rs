@@ -80,7 +80,9 @@ impl SubvolumeRoot {
             }
             // Space for it was reserved when the pages became dirty, so the store must have failed.
             _ => {
-                self.shared.store.fail(&format_args!("subvolume {} could not be frozen", self.subvolume.id()));
+                self.shared
+                    .store
+                    .fail(&format_args!("subvolume {} could not be frozen", self.subvolume.id()));
                 self.freeze_failed();
             }
         }

@@ -1,6 +1,8 @@
 //! Between the protocol's values and the engine's.
 
-use subvol_protocol::attributes::{Attributes, FileKind, Lineage, Timestamp as WireTimestamp, VolumeStatistics};
+use subvol_protocol::attributes::{
+    Attributes, FileKind, Lineage, Timestamp as WireTimestamp, VolumeStatistics,
+};
 use subvol_protocol::error::{ErrorCode, WireError};
 use subvol_protocol::limits::{MAX_NAME, UNLIMITED};
 use subvol_protocol::request::{NewKind, RenameMode, XattrMode};
@@ -115,8 +117,7 @@ pub fn statistics(store: &Store, volume: &Account, tenant: &Account) -> VolumeSt
     let (used, tenant_used) = (volume.usage(), tenant.usage());
     let (limits, tenant_limits) = (volume.limits(), tenant.limits());
     let left = |limit: Option<u64>, used: u64| limit.map_or(UNLIMITED, |limit| limit.saturating_sub(used));
-    let left_bytes =
-        left(limits.max_bytes, used.bytes).min(left(tenant_limits.max_bytes, tenant_used.bytes));
+    let left_bytes = left(limits.max_bytes, used.bytes).min(left(tenant_limits.max_bytes, tenant_used.bytes));
     let left_inodes =
         left(limits.max_inodes, used.inodes).min(left(tenant_limits.max_inodes, tenant_used.inodes));
     let available_bytes = left_bytes.min(space.available_for_growth.saturating_mul(BLOCK_BYTES));

@@ -115,7 +115,7 @@ pub enum Stop {
     /// Its result counts once the log is durable.
     Log {
         /// The result.
-        response: FileResponse,
+        response: Box<FileResponse>,
         /// It counts when this generation of the log is durable.
         ticket: LogTransid,
         /// To be handed to the log writer.
@@ -124,7 +124,7 @@ pub enum Stop {
     /// Its result counts once everything is committed.
     Commit {
         /// The result.
-        response: FileResponse,
+        response: Box<FileResponse>,
     },
 }
 
@@ -186,11 +186,10 @@ impl Ask {
                 let asked = self.steps.as_slice().get(step);
                 let result = results.get(step);
                 match (asked, result) {
-                    (Some(FileRequest::ResolvePath { components, .. }), Some(Ok(FileResponse::Path { found })))
-                        if found.len() < components.len() =>
-                    {
-                        Err(ErrorCode::NotFound.into())
-                    }
+                    (
+                        Some(FileRequest::ResolvePath { components, .. }),
+                        Some(Ok(FileResponse::Path { found })),
+                    ) if found.len() < components.len() => Err(ErrorCode::NotFound.into()),
                     (_, Some(Ok(response))) => response.inode().ok_or_else(|| ErrorCode::Internal.into()),
                     _ => Err(ErrorCode::Internal.into()),
                 }

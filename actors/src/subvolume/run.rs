@@ -131,22 +131,30 @@ impl SubvolumeRoot {
                 self.shared.counters.fell_back(Fallback::NoSpace);
                 let token = self.park(job, token, Why::Commit);
                 let waiter = Some(Waiter::resume(self.mailbox.clone(), token));
-                self.shared.request(RequestCommit { reason: CommitReason::NoSpace, waiter, changes: Vec::new() });
+                self.shared.request(RequestCommit {
+                    reason: CommitReason::NoSpace,
+                    waiter,
+                    changes: Vec::new(),
+                });
             }
             Stop::Log { response, ticket, generations } => {
-                let waiter = self.waiter(job, token, response, Why::Durable);
+                let waiter = self.waiter(job, token, *response);
                 let progress = std::sync::Arc::clone(self.subvolume.progress());
                 self.shared.log.submit(self.subvolume.id(), generations, Some((ticket, progress, waiter)));
             }
             Stop::Commit { response } => {
-                let waiter = Some(self.waiter(job, token, response, Why::Durable));
-                self.shared.request(RequestCommit { reason: CommitReason::Sync, waiter, changes: Vec::new() });
+                let waiter = Some(self.waiter(job, token, *response));
+                self.shared.request(RequestCommit {
+                    reason: CommitReason::Sync,
+                    waiter,
+                    changes: Vec::new(),
+                });
             }
         }
     }
 
     /// Who is told when the step's result counts: the client itself if this was all, else the job that goes on.
-    fn waiter(&mut self, mut job: Job, token: Option<u64>, response: FileResponse, why: Why) -> Waiter {
+    fn waiter(&mut self, mut job: Job, token: Option<u64>, response: FileResponse) -> Waiter {
         job.state.executed = None;
         let last = job.state.results.len() + 1 == job.ask.steps.as_slice().len();
         if last && job.state.data.is_empty() && job.permit.is_none() {
@@ -163,7 +171,7 @@ impl SubvolumeRoot {
             return Waiter::reply(job.ask.session, job.ask.request_id, response);
         }
         job.state.results.push(Ok(response));
-        let token = self.park(job, token, why);
+        let token = self.park(job, token, Why::Durable);
         Waiter::resume(self.mailbox.clone(), token)
     }
 

@@ -12,12 +12,7 @@ use subvol_storage::subvolume::Ticket;
 use subvol_storage::types::InodeNumber;
 
 impl SubvolumeRoot {
-    pub(super) fn fsync(
-        &mut self,
-        run: &Run<'_>,
-        file: FileRef,
-        lineage: Option<Lineage>,
-    ) -> Step {
+    pub(super) fn fsync(&mut self, run: &Run<'_>, file: FileRef, lineage: Option<Lineage>) -> Step {
         if run.state.fetches == 0 {
             count(&self.shared.counters.fsync_message);
         }
@@ -56,7 +51,11 @@ impl SubvolumeRoot {
         if closed.generations.is_empty() && self.subvolume.progress().committed() >= closed.ticket {
             return Ok(response);
         }
-        Err(Stop::Log { response, ticket: closed.ticket, generations: closed.generations })
+        Err(Stop::Log {
+            response: Box::new(response),
+            ticket: closed.ticket,
+            generations: closed.generations,
+        })
     }
 
     pub(super) fn sync_volume(&mut self, lineage: Option<Lineage>) -> Step {
@@ -64,15 +63,11 @@ impl SubvolumeRoot {
         if self.shared.store.failure().is_some() {
             return Err(ErrorCode::Io.into());
         }
-        Err(Stop::Commit { response: FileResponse::Synced { durable: convert::lineage(self.subvolume.ticket()) } })
+        let durable = convert::lineage(self.subvolume.ticket());
+        Err(Stop::Commit { response: Box::new(FileResponse::Synced { durable }) })
     }
 
-    pub(super) fn close(
-        &mut self,
-        run: &Run<'_>,
-        handle: HandleRef,
-        lineage: Option<Lineage>,
-    ) -> Step {
+    pub(super) fn close(&mut self, run: &Run<'_>, handle: HandleRef, lineage: Option<Lineage>) -> Step {
         let number = run.handle_number(handle)?;
         let handle = run.ask.session.handles.remove(number).ok_or(ErrorCode::StaleHandle)?;
         let durable = handle.ticket.is_durable(self.subvolume.progress());
@@ -85,13 +80,11 @@ impl SubvolumeRoot {
         Ok(FileResponse::Closed)
     }
 
+    /// One handle less. The last one of an inode without names frees it: at once if a step is enough, so that usage is
+    /// exact when the reply is read, else in the background.
     pub(super) fn close_inode(&mut self, inode: InodeNumber) {
-        if self.subvolume.close_inode(inode) {
-            match self.subvolume.attributes(inode) {
-                Ok(item) if item.nlink > 0 => {}
-                // Without names, or not in memory: the background step looks closer.
-                _ => self.free_later(inode),
-            }
+        if self.subvolume.close_inode(inode) && !matches!(self.free_some(inode), Ok(false)) {
+            self.free_later(inode);
         }
     }
 

@@ -38,7 +38,9 @@ pub async fn handle(shared: &Arc<Shared>, identity: &Identity, request: AdminReq
         }
         R::TenantList { after } => Ok(list_tenants(shared, after.as_ref())),
         R::TenantRemove { name } => remove_tenant(shared, name).await,
-        R::TenantSet { name, max_bytes, max_inodes } => set_tenant(shared, &name, max_bytes, max_inodes).await,
+        R::TenantSet { name, max_bytes, max_inodes } => {
+            set_tenant(shared, &name, max_bytes, max_inodes).await
+        }
         R::TokenReissue { name } => {
             let _one = shared.tenants.change.lock().await;
             let tenant = shared.tenants.known(&name)?;

@@ -29,6 +29,9 @@ pub struct Record {
     pub issued: i64,
 }
 
+/// Records by tenant.
+pub type Records = BTreeMap<TenantId, Record>;
+
 /// A catalog that could not be changed or read.
 #[derive(Debug, thiserror::Error)]
 #[error("the catalog in {folder:?} failed: {reason}")]
@@ -42,7 +45,7 @@ pub struct CatalogError {
 /// A store of records. Every method returns after what it did is durable.
 pub trait Catalog: Send {
     /// All records.
-    fn load(&self) -> Result<BTreeMap<TenantId, Record>, CatalogError>;
+    fn load(&self) -> Result<Records, CatalogError>;
     /// Adds or replaces one.
     fn put(&self, record: &Record) -> Result<(), CatalogError>;
     /// Removes one.
@@ -77,7 +80,7 @@ fn failure(folder: &Path, reason: &dyn std::fmt::Display) -> CatalogError {
 }
 
 impl Catalog for SledCatalog {
-    fn load(&self) -> Result<BTreeMap<TenantId, Record>, CatalogError> {
+    fn load(&self) -> Result<Records, CatalogError> {
         let mut records = BTreeMap::new();
         for item in self.database.iter() {
             let (_, value) = item.map_err(|error| failure(&self.folder, &error))?;
@@ -103,7 +106,7 @@ impl Catalog for SledCatalog {
 }
 
 /// Opens the catalog of a data folder with all its records. A broken one is moved aside and rebuilt from the export.
-pub fn open(data: &Path) -> Result<(Box<dyn Catalog>, BTreeMap<TenantId, Record>), CatalogError> {
+pub fn open(data: &Path) -> Result<(Box<dyn Catalog>, Records), CatalogError> {
     let folder = data.join(FOLDER);
     let existed = folder.exists();
     let opened = SledCatalog::open(&folder).and_then(|catalog| Ok((catalog.load()?, catalog)));
@@ -122,7 +125,10 @@ pub fn open(data: &Path) -> Result<(Box<dyn Catalog>, BTreeMap<TenantId, Record>
     let catalog = SledCatalog::open(&folder)?;
     let records = match read_export(data) {
         Ok(records) => {
-            tracing::warn!(tenants = records.len(), "the catalog was rebuilt from its export; tokens go on working");
+            tracing::warn!(
+                tenants = records.len(),
+                "the catalog was rebuilt from its export; tokens go on working"
+            );
             records
         }
         Err(error) => {
@@ -147,7 +153,7 @@ fn move_aside(folder: &Path) -> Result<(), CatalogError> {
 }
 
 /// Writes all records to the plain file beside the catalog, replacing the one before in one step.
-pub fn write_export(data: &Path, records: &BTreeMap<TenantId, Record>) -> Result<(), CatalogError> {
+pub fn write_export(data: &Path, records: &Records) -> Result<(), CatalogError> {
     let path = data.join(EXPORT);
     let fail = |error: &dyn std::fmt::Display| failure(&path, error);
     let rows: Vec<&Record> = records.values().collect();
@@ -155,7 +161,7 @@ pub fn write_export(data: &Path, records: &BTreeMap<TenantId, Record>) -> Result
     write_private(&path, &text).map_err(|error| fail(&error))
 }
 
-fn read_export(data: &Path) -> Result<BTreeMap<TenantId, Record>, CatalogError> {
+fn read_export(data: &Path) -> Result<Records, CatalogError> {
     let path = data.join(EXPORT);
     let text = std::fs::read(&path).map_err(|error| failure(&path, &error))?;
     let rows: Vec<Record> = serde_json::from_slice(&text).map_err(|error| failure(&path, &error))?;

@@ -97,7 +97,9 @@ impl Tenants {
             match Label::new(&root.name) {
                 _ if root.flags & root_flags::DYING != 0 => {}
                 Ok(name) => drop(state.volumes.insert((root.tenant, name), *id)),
-                Err(_) => tracing::error!(subvolume = id, name = ?root.name, "a volume has an impossible name and is left out"),
+                Err(_) => {
+                    tracing::error!(subvolume = id, name = ?root.name, "a volume has an impossible name and is left out")
+                }
             }
         }
         let loaded = Self {
@@ -123,7 +125,9 @@ impl Tenants {
                     state.by_hash.insert(hash, name.clone());
                     state.records.insert(id, record);
                 }
-                (Some(_), None) => tracing::error!(tenant = ?record.name, "the catalog's record of a tenant is damaged"),
+                (Some(_), None) => {
+                    tracing::error!(tenant = ?record.name, "the catalog's record of a tenant is damaged")
+                }
                 (None, _) => {
                     tracing::warn!(tenant = ?record.name, "the catalog knows a tenant that does not exist: forgotten");
                     self.catalog.lock().remove(id)?;
@@ -249,9 +253,11 @@ impl Tenants {
         let state = self.state.lock();
         let found = match volume {
             VolumeRef::Name(name) => state.volumes.get(&(tenant, name.clone())).copied(),
-            VolumeRef::Id(id) => {
-                state.volumes.iter().find(|((owner, _), known)| *owner == tenant && *known == id).map(|(_, id)| *id)
-            }
+            VolumeRef::Id(id) => state
+                .volumes
+                .iter()
+                .find(|((owner, _), known)| *owner == tenant && *known == id)
+                .map(|(_, id)| *id),
         };
         found.ok_or_else(|| ErrorCode::UnknownVolume.into())
     }

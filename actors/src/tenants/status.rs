@@ -100,7 +100,10 @@ fn store_status(shared: &Shared) -> StoreStatus {
         dirty_bytes: load(&counters.dirty_bytes),
         log_backlog_bytes: store.ring().used() + shared.log.waiting_bytes() as u64,
         commits: history.count,
-        commit_last_microseconds: history.newest.back().map_or(0, |sample| micros(sample.total_nanoseconds())),
+        commit_last_microseconds: history
+            .newest
+            .back()
+            .map_or(0, |sample| micros(sample.total_nanoseconds())),
         commit_mean_microseconds: micros(history.total_nanoseconds.checked_div(history.count).unwrap_or(0)),
         commit_max_microseconds: micros(history.longest_nanoseconds),
         unpins: unpins

@@ -1,7 +1,7 @@
 //! Volumes of a tenant: creating, listing, limiting, removing.
 
-use super::admin::{changed, commit};
 use super::Identity;
+use super::admin::{changed, commit};
 use crate::registry::Unavailable;
 use crate::runtime;
 use crate::server::Shared;
@@ -9,6 +9,7 @@ use crate::subvolume::{Remove, SetLimits};
 use crate::transaction_manager::CommitReason;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use subvol_protocol::error::{ErrorCode, WireError};
 use subvol_protocol::limits::{MAX_LIST_PAGE, UNLIMITED};
 use subvol_protocol::name::Label;
@@ -16,7 +17,6 @@ use subvol_protocol::request::VolumeRef;
 use subvol_protocol::response::{AdminResponse, VolumeSummary};
 use subvol_storage::subvolume::RootDescription;
 use subvol_storage::types::{Limits, SubvolumeId, TenantId};
-use std::sync::atomic::Ordering;
 
 type Answer = Result<AdminResponse, WireError>;
 
@@ -60,7 +60,11 @@ pub(super) async fn create(
     Ok(AdminResponse::VolumeCreated { subvolume: id })
 }
 
-pub(super) fn list(shared: &Shared, (tenant, tenant_name): &(TenantId, Label), after: Option<&Label>) -> AdminResponse {
+pub(super) fn list(
+    shared: &Shared,
+    (tenant, tenant_name): &(TenantId, Label),
+    after: Option<&Label>,
+) -> AdminResponse {
     let mut found = names(shared, *tenant, after, MAX_LIST_PAGE + 1);
     let more = found.len() > MAX_LIST_PAGE;
     found.truncate(MAX_LIST_PAGE);
@@ -83,7 +87,8 @@ pub(super) fn names(
         Some(name) => Bound::Excluded((tenant, name.clone())),
         None => Bound::Included((tenant, first)),
     };
-    let of_tenant = state.volumes.range((from, Bound::Unbounded)).take_while(|((owner, _), _)| *owner == tenant);
+    let of_tenant =
+        state.volumes.range((from, Bound::Unbounded)).take_while(|((owner, _), _)| *owner == tenant);
     of_tenant.take(most).map(|((_, name), id)| (name.clone(), *id)).collect()
 }
 

@@ -340,3 +340,56 @@ pub fn rename_request(from: &str, to: &str) -> FileRequest {
 pub fn code<T: std::fmt::Debug>(outcome: Outcome<T>) -> ErrorCode {
     outcome.expect_err("refused").code
 }
+
+/// Holds accesses of a device until it is opened.
+#[derive(Default)]
+pub struct Gate {
+    closed: std::sync::Mutex<bool>,
+    changed: std::sync::Condvar,
+    held: std::sync::atomic::AtomicUsize,
+}
+
+impl Gate {
+    pub fn close(&self) {
+        *self.closed.lock().unwrap() = true;
+    }
+
+    pub fn open(&self) {
+        *self.closed.lock().unwrap() = false;
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody is held.
+    pub fn wait_for_one(&self) {
+        let start = std::time::Instant::now();
+        while self.held.load(std::sync::atomic::Ordering::Acquire) == 0 {
+            assert!(start.elapsed() < PATIENCE, "nothing reached the gate");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn rule(
+        self: &Arc<Self>,
+        operations: subvol_storage::device::Operations,
+    ) -> subvol_storage::device::FaultRule {
+        use std::sync::atomic::Ordering;
+        use subvol_storage::device::{Action, FaultRule};
+        let gate = Arc::clone(self);
+        FaultRule::new(
+            operations,
+            Action::Call(Arc::new(move |_| {
+                let mut closed = gate.closed.lock().unwrap();
+                gate.held.fetch_add(1, Ordering::AcqRel);
+                while *closed {
+                    closed = gate.changed.wait(closed).unwrap();
+                }
+                gate.held.fetch_sub(1, Ordering::AcqRel);
+                Ok(())
+            })),
+        )
+    }
+}
+
+pub fn with_id(request: FileRequest, client: [u8; 16], sequence: u64) -> RequestEnvelope {
+    RequestEnvelope { operation: Some(OperationId { client, sequence }), request: Request::File(request) }
+}

@@ -2,9 +2,11 @@
 //!
 //! - `SUBVOLD_SERVER`: an address as in [`subvol_protocol::address`];
 //! - else `./subvold-data/subvold.sock`;
-//! - `SUBVOLD_TOKEN_FILE`: a file with the token; else `default.token` beside the socket, if it is there.
+//! - `SUBVOLD_TOKEN_FILE`: a file with the token; else, for a socket, whoever owns its folder needs none (the server takes
+//!   him for the administrator), and others use `default.token` beside it, if it is there.
 
 use std::env;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use subvol_protocol::address::{Address, Endpoint};
@@ -64,13 +66,22 @@ fn discover_in(folder: &Path, server: Option<String>, token_file: Option<PathBuf
     };
     let token = match (token_file, &address.endpoint) {
         (Some(file), _) => Some(read_token(&file)?),
-        (None, Endpoint::Unix { path }) => {
-            let file = Path::new(path).with_file_name(DEFAULT_TOKEN);
-            if file.exists() { Some(read_token(&file)?) } else { None }
-        }
+        (None, Endpoint::Unix { path }) => match token_beside(path) {
+            Some(file) => Some(read_token(&file)?),
+            None => None,
+        },
         (None, Endpoint::Tcp { .. }) => None,
     };
     Ok(Discovered { address, token })
+}
+
+/// The file of the token to use with a socket: none for the owner of the folder, whom the server knows as the
+/// administrator by the user id behind the socket. A token would make him an ordinary tenant.
+pub fn token_beside(socket: impl AsRef<Path>) -> Option<PathBuf> {
+    let file = socket.as_ref().with_file_name(DEFAULT_TOKEN);
+    let folder = file.parent()?;
+    let owner = std::fs::metadata(folder).ok()?.uid();
+    (owner != rustix::process::geteuid().as_raw() && file.exists()).then_some(file)
 }
 
 /// Reads a token without the white space around it.
@@ -102,7 +113,9 @@ mod tests {
         std::fs::write(data.join("subvold.sock"), b"").expect("a file");
         assert!(discover_in(folder.path(), None, None).expect("found").token.is_none());
         std::fs::write(data.join(DEFAULT_TOKEN), b" sesame\n").expect("a file");
-        let found = discover_in(folder.path(), None, None).expect("found");
+        // The folder is ours: the user id behind the socket says more than the token.
+        assert!(discover_in(folder.path(), None, None).expect("found").token.is_none());
+        let found = discover_in(folder.path(), None, Some(data.join(DEFAULT_TOKEN))).expect("found");
         assert_eq!(found.token.as_ref().map(Token::expose), Some(b"sesame".as_slice()));
         assert!(!format!("{found:?}").contains("sesame"));
     }

@@ -68,7 +68,7 @@ pub use admin::{Admin, Limits, NewTenant};
 pub use client::Client;
 pub use config::{ClientBuilder, Retries, Timeouts};
 pub use directory::Entries;
-pub use discover::{Discovered, discover};
+pub use discover::{Discovered, discover, token_beside};
 pub use error::{ClientError, Result};
 pub use file::File;
 pub use inode::{AttributeChange, CreateOutcome, InodeApi, ReadPage};

@@ -25,12 +25,6 @@ pub const STOP_BOUND: Duration = Duration::from_secs(60);
 pub struct Setup {
     /// Bytes of the store when it is made; sparse.
     pub store_bytes: u64,
-    /// Bytes of the log ring when the store is made.
-    pub ring_bytes: Option<u64>,
-    /// Listen on any TCP port of the loopback.
-    pub tcp: bool,
-    /// Time between commits.
-    pub commit_interval: Option<Duration>,
     /// The unix socket, if it is not the usual one in the data folder.
     pub socket: Option<PathBuf>,
     /// Make a write above the process's file size limit an error instead of its end, so that a test can make the device fail.
@@ -41,43 +35,23 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let gigabyte = 1 << 30;
-        // The smallest usual ring: it is written with zeros at first start, and tests start many servers.
-        Self {
-            store_bytes: 2 * gigabyte,
-            ring_bytes: Some(64 << 20),
-            tcp: false,
-            commit_interval: None,
-            socket: None,
-            survives_file_limit: false,
-            arguments: Vec::new(),
-        }
+        // Small: the log ring is a share of it and is written with zeros at the first start, and tests start many servers.
+        Self { store_bytes: 1 << 30, socket: None, survives_file_limit: false, arguments: Vec::new() }
     }
 }
 
 impl Setup {
-    /// A server that commits only when it must, so that a kill loses what no fsync covered.
-    #[must_use]
-    pub fn without_commits() -> Self {
-        Self { commit_interval: Some(Duration::from_secs(3600)), ..Self::default() }
-    }
-
     /// The arguments for a data folder.
     #[must_use]
     pub fn arguments(&self, data: &Path) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec!["--data".into(), data.into()];
         let mut add = |name: &str, value: String| all.extend([name.into(), value.into()]);
         add("--size", self.store_bytes.to_string());
-        if let Some(bytes) = self.ring_bytes {
-            add("--log-size", bytes.to_string());
-        }
-        if let Some(interval) = self.commit_interval {
-            add("--commit-interval", format!("{}s", interval.as_secs()));
-        }
         if let Some(path) = &self.socket {
-            add("--socket", path.display().to_string());
+            add("--unix", path.display().to_string());
         }
-        add("--listen", if self.tcp { "127.0.0.1:0".into() } else { "none".into() });
+        // Any free port: servers of tests that run side by side must not meet.
+        add("--listen", "127.0.0.1:0".into());
         all.extend(self.arguments.iter().cloned());
         all
     }

@@ -118,7 +118,7 @@ async fn every_known_crash_case_holds_after_kill_9() {
         cases::all().into_iter().enumerate().map(|(index, case)| Run::new(index, case)).collect();
     assert!(runs.len() > 100, "{} cases", runs.len());
     let rounds = runs.iter().map(|run| run.parts.len()).max().unwrap_or(0);
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     let mut faults = Vec::new();
     for part in 0..rounds {
         let client = server.mortal_client().await;

@@ -420,7 +420,7 @@ fn limits_are_exact_to_the_block_and_the_inode() {
 
 #[test]
 fn a_full_store_refuses_growth_and_lets_everything_be_removed() {
-    let setup = Setup { store_bytes: 64 << 20, ring_bytes: Some(4 << 20), ..Setup::default() };
+    let setup = Setup { store_bytes: 64 << 20, ..Setup::default() };
     let mut server = Server::start(setup);
     let tool = Tool::beside(&server);
     tool.ok(["volume", "create", "v"]);

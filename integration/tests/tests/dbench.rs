@@ -28,7 +28,7 @@ fn soak_dbench() {
 
 fn run(clients: u32, seconds: u32) {
     assert!(Path::new(LOAD).exists(), "{LOAD} is missing: install the package dbench");
-    let mut server = Server::start(Setup { store_bytes: 8 << 30, ring_bytes: None, ..Setup::default() });
+    let mut server = Server::start(Setup { store_bytes: 8 << 30, ..Setup::default() });
     let tool = Tool::beside(&server);
     let (clients_word, seconds_word) = (clients.to_string(), seconds.to_string());
     let words =

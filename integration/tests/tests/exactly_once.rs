@@ -78,7 +78,7 @@ async fn nothing(volume: Volume) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rename_whose_reply_was_lost_is_done_once() {
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     for (number, between) in
         [Between::LostConnection, Between::DurableThenKill, Between::Kill].into_iter().enumerate()
     {
@@ -111,7 +111,7 @@ async fn a_rename_whose_reply_was_lost_is_done_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appends_and_creations_whose_reply_was_lost_are_done_once() {
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     for (number, between) in
         [Between::LostConnection, Between::DurableThenKill, Between::Kill].into_iter().enumerate()
     {
@@ -152,7 +152,7 @@ async fn appends_and_creations_whose_reply_was_lost_are_done_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removal_whose_reply_was_lost_does_not_meet_the_next_file() {
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     for (number, between) in [Between::LostConnection, Between::DurableThenKill].into_iter().enumerate() {
         let name = format!("removal-{number}");
         let (proxy, volume) = through_proxy(&server, &name).await;
@@ -181,7 +181,7 @@ const ROUNDS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_writes_are_told_once_to_every_handle_and_never_as_success() {
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     let volume = server.volume("lost").await;
     let mut losses = 0;
     for round in 0..ROUNDS {
@@ -223,7 +223,7 @@ async fn lost_writes_are_told_once_to_every_handle_and_never_as_success() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_changes_are_told_by_close_and_by_the_fsync_of_a_directory() {
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     let volume = server.volume("lost").await;
     let mut losses = 0;
     for round in 0..ROUNDS {
@@ -254,7 +254,7 @@ async fn lost_changes_are_told_by_close_and_by_the_fsync_of_a_directory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_client_made_durable_is_not_told_as_lost() {
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     let volume = server.volume("kept").await;
     let options = OpenOptions::new().read(true).write(true).create(true);
     for whole_volume in [false, true] {

@@ -137,7 +137,7 @@ fn connect(server: &Server, stage: u64, by_tcp: bool) -> std::io::Result<Raw> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nonsense_disturbs_nobody() {
     let mut random = Random::from_environment("hostile");
-    let server = Arc::new(Server::start(Setup { tcp: true, ..Setup::default() }));
+    let server = Arc::new(Server::start(Setup::default()));
     let honest = Honest::start(&server).await;
     let mut attackers = Vec::new();
     for number in 0..8 {

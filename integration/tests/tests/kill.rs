@@ -49,8 +49,7 @@ async fn run(name: &str, rounds: u64) {
     let mut random = Random::from_environment(name);
     let walk = Walk::from_now();
     let totals = Arc::new(Totals::default());
-    let mut server =
-        Server::start(Setup { commit_interval: Some(Duration::from_secs(1)), ..Setup::default() });
+    let mut server = Server::start(Setup::default());
     let stop = Arc::new(AtomicBool::new(false));
     let survivors = [
         tokio::spawn(keep_a_ledger(server.volume("ledger").await, Arc::clone(&stop), Arc::clone(&totals))),

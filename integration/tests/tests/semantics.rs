@@ -32,7 +32,7 @@ async fn s1_a_crash_leaves_an_exact_prefix() {
         "After a crash a subvolume's namespace and attributes equal the state after an exact prefix of its acknowledged \
          operations, never shorter than the last commit nor than the last returned fsync of anything in it.",
     );
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     for round in 0..4_u32 {
         let name = format!("v{round}");
         let volume = server.volume(&name).await;
@@ -76,7 +76,7 @@ async fn s2_fsync_covers_the_file_and_all_names_and_attributes() {
          that subvolume acknowledged before it (so all its names, all ancestors, all xattrs).",
     );
     quote("`fdatasync` may leave out times. `sync` is a commit of everything.");
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     let volume = server.volume("v").await;
     let sizes = [0_usize, 1, 100, 4096, 5000, 40_000, 3 << 20];
     soon("mkdir", volume.mkdir_all("top/middle")).await.expect("directories");
@@ -129,7 +129,7 @@ async fn s3_other_files_show_nothing_that_was_not_written_to_them() {
         "is as of the last commit or newer; never bytes that were not written to that file; gaps read as zeros.",
     );
     quote("A file renamed over another is complete old or complete new, never empty, also without fsync.");
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     for round in 0..4_u8 {
         let name = format!("v{round}");
         let volume = server.volume(&name).await;
@@ -182,7 +182,7 @@ async fn s3_other_files_show_nothing_that_was_not_written_to_them() {
 async fn s5_an_fsync_waits_for_nobody_else() {
     quote("It never waits for a commit in progress, a timer, a quota count, or another tenant's data.");
     quote("The exception is counted by reason in `status`: a log ring that is full until the next commit.");
-    let server = Server::start(Setup { store_bytes: 8 << 30, ring_bytes: None, ..Setup::default() });
+    let server = Server::start(Setup { store_bytes: 8 << 30, ..Setup::default() });
     let client = server.client().await;
     let admin = client.admin();
     let (quiet, busy) = (server.volume("quiet").await, server.volume("busy").await);
@@ -247,7 +247,7 @@ async fn s6_a_lost_change_is_told_and_a_retry_is_done_once() {
         "When a restarted server lost acknowledged state that was never made durable, the client's next fsync or close on it \
          fails (lineage check); it never claims success.",
     );
-    let mut server = Server::start(Setup::without_commits());
+    let mut server = Server::start(Setup::default());
     let volume = server.volume("v").await;
     let mut told = 0;
     for round in 0..4 {
@@ -287,7 +287,7 @@ async fn s7_a_failed_write_is_told_to_every_handle_and_latches_the_store() {
     quote(
         "A device error latches the store: it is read-only, every change and every fsync fails, until it is opened again.",
     );
-    let mut server = Server::start(Setup { survives_file_limit: true, ..Setup::without_commits() });
+    let mut server = Server::start(Setup { survives_file_limit: true, ..Setup::default() });
     let volume = server.volume("v").await;
     let options = OpenOptions::new().read(true).write(true).create(true);
     let first = soon("opening", volume.open("f", options)).await.expect("a file");

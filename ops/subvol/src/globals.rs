@@ -2,16 +2,13 @@
 //!
 //! Invariant: a token reaches the client library from a file only; it is never an argument, because arguments end up in process lists.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use subvol_client::{Address, Client, ClientBuilder, Endpoint, Label, Volume, discover};
+use subvol_client::{Address, Client, ClientBuilder, Endpoint, Label, Volume, discover, token_beside};
 
 use crate::failure::usage;
-
-/// The token's file beside a local server's socket.
-const DEFAULT_TOKEN: &str = "default.token";
 
 /// Options of every verb.
 #[derive(Args, Clone, Debug)]
@@ -20,7 +17,8 @@ pub struct Globals {
     /// in the current folder (./subvold-data)
     #[arg(long, global = true, env = "SUBVOLD_SERVER", value_name = "ADDRESS")]
     pub server: Option<String>,
-    /// A file with the token. Without it, `default.token` beside the socket, or the user id behind the socket
+    /// A file with the token. Without it, the owner of a socket's folder is the administrator, and others use `default.token`
+    /// beside the socket
     #[arg(long, global = true, env = "SUBVOLD_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Whose volumes are meant, for administrators
@@ -38,14 +36,14 @@ impl Globals {
             Some(text) => {
                 let address = self.address(text)?;
                 let beside = match &address.endpoint {
-                    Endpoint::Unix { path } => Some(Path::new(path).with_file_name(DEFAULT_TOKEN)),
+                    Endpoint::Unix { path } => Some(token_beside(path)),
                     Endpoint::Tcp { .. } => None,
                 };
                 let builder = ClientBuilder::new(address);
                 match (&self.token_file, beside) {
                     (Some(file), _) => builder.token_file(file)?,
-                    (None, Some(beside)) if beside.exists() => builder.token_file(beside)?,
-                    (None, Some(_)) => builder,
+                    (None, Some(Some(beside))) => builder.token_file(beside)?,
+                    (None, Some(None)) => builder,
                     (None, None) => {
                         return Err(usage(format!(
                             "{} needs a token: put it into a file and name it with --token-file",

@@ -41,6 +41,9 @@ pub struct Arguments {
     /// TENANT/VOLUME, or a number
     #[arg(long, value_name = "VOLUME", num_args = 1..)]
     discard_log: Vec<String>,
+    /// If one of the two superblocks is damaged, go back to the other, which may be older than what was acknowledged
+    #[arg(long)]
+    accept_older_superblock: bool,
     /// Form of the log on the standard error output [default: text]
     #[arg(long, value_name = "text|json")]
     log_format: Option<LogFormat>,
@@ -78,6 +81,8 @@ pub struct Settings {
     pub threads: usize,
     /// Volumes whose log is thrown away.
     pub discard_log: Vec<String>,
+    /// Go back to an older superblock when the other one is damaged.
+    pub accept_older_superblock: bool,
     /// Form of the log.
     pub log_format: LogFormat,
 }
@@ -99,6 +104,7 @@ impl Arguments {
             unix: self.unix.or(file.unix).unwrap_or_else(|| data.join("subvold.sock")),
             threads: self.threads.or(file.threads).unwrap_or(0),
             discard_log: self.discard_log,
+            accept_older_superblock: self.accept_older_superblock,
             log_format: self.log_format.or(file.log_format).unwrap_or_default(),
             data,
         })
@@ -128,7 +134,8 @@ mod tests {
         let settings = settle(&config).expect("right");
         assert_eq!((settings.size, settings.store), (2 << 30, PathBuf::from("/d/store.img")));
         assert!(!settings.listen_is_explicit && settings.log_format == LogFormat::Json);
-        let settings = settle(&[&config[..], &["--size", "64M", "--listen", "[::1]:9"]].concat()).expect("right");
+        let settings =
+            settle(&[&config[..], &["--size", "64M", "--listen", "[::1]:9"]].concat()).expect("right");
         assert_eq!(settings.size, 64 << 20);
         assert!(settings.listen_is_explicit);
         std::fs::write(&path, "sice = 1\n").expect("written");

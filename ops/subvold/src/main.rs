@@ -44,6 +44,7 @@ fn start(settings: &Settings) -> Result<ServerHandle> {
     let opened = store::prepare(settings)?;
     let mut options = ServerOptions::new(settings.data.clone(), opened.device);
     options.discard_logs = opened.discard_logs;
+    options.accept_older_superblock = settings.accept_older_superblock;
     options.unix = Some(settings.unix.clone());
     options.tcp = Some(settings.listen);
     options.tcp_optional = !settings.listen_is_explicit;
@@ -60,7 +61,9 @@ fn announce(settings: &Settings, server: &ServerHandle) {
     }
     match addresses.tcp {
         Some(address) => println!("  tcp          {address}"),
-        None => println!("  tcp          none: {} is taken (choose another port with --listen)", settings.listen),
+        None => {
+            println!("  tcp          none: {} is taken (choose another port with --listen)", settings.listen)
+        }
     }
     println!("  token        {}", settings.data.join("default.token").display());
     let server = match &addresses.unix {

@@ -47,7 +47,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read() {
-        for (text, bytes) in [("4096", 4096), ("64M", 64 << 20), ("1 GiB", 1 << 30), ("2t", 2 << 40), ("8kB", 8192)] {
+        for (text, bytes) in
+            [("4096", 4096), ("64M", 64 << 20), ("1 GiB", 1 << 30), ("2t", 2 << 40), ("8kB", 8192)]
+        {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
         for text in ["", "G", "-1", "1.5G", "99999999T", "é"] {

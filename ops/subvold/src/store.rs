@@ -55,16 +55,17 @@ pub fn prepare(settings: &Settings) -> Result<Prepared> {
         }
         Contents::Occupied { first_used, .. } => {
             let device = open(path)?;
-            check_store(path, &device, first_used)?;
+            check_store(settings, &device, first_used)?;
             Arc::new(device)
         }
     };
-    let discard_logs = find_volumes(&*device, &settings.discard_log)?;
+    let discard_logs = find_volumes(&*device, settings)?;
     Ok(Prepared { device, discard_logs })
 }
 
 fn open(path: &Path) -> Result<FileDevice> {
-    FileDevice::open(path, FileOptions::default()).context("the store cannot be opened (does another subvold serve it?)")
+    FileDevice::open(path, FileOptions::default())
+        .context("the store cannot be opened (does another subvold serve it?)")
 }
 
 fn check_size(path: &Path, size: u64) -> Result<()> {
@@ -77,7 +78,8 @@ fn check_size(path: &Path, size: u64) -> Result<()> {
 fn make(path: &Path, device: &FileDevice) -> Result<()> {
     let ring = (device.size() / RING_SHARE).clamp(RING_BYTES_MIN, RING_BYTES) / BLOCK_BYTES * BLOCK_BYTES;
     println!("subvold: making a new store in {} ({} MiB)", path.display(), device.size() >> 20);
-    format(device, random_identity()?, ring).with_context(|| format!("{} cannot be made a store", path.display()))
+    format(device, random_identity()?, ring)
+        .with_context(|| format!("{} cannot be made a store", path.display()))
 }
 
 fn random_identity() -> Result<[u8; 16]> {
@@ -88,10 +90,13 @@ fn random_identity() -> Result<[u8; 16]> {
     Ok(identity)
 }
 
-fn check_store(path: &Path, device: &dyn Device, first_used: u64) -> Result<()> {
-    match read_superblock(device) {
+fn check_store(settings: &Settings, device: &dyn Device, first_used: u64) -> Result<()> {
+    let path = &settings.store;
+    match read_superblock(device, settings.accept_older_superblock) {
         Ok(_) => Ok(()),
-        Err(StoreError::Superblock(error @ subvol_storage::format::superblock::SuperblockError::NotAStore)) => {
+        Err(StoreError::Superblock(
+            error @ subvol_storage::format::superblock::SuperblockError::NotAStore,
+        )) => {
             bail!(
                 "{} holds something else (its byte {first_used} is not zero): {error}. Nothing was changed. \
                  Choose another file, or clear its first MiB if what it holds may go",
@@ -103,23 +108,26 @@ fn check_store(path: &Path, device: &dyn Device, first_used: u64) -> Result<()> 
 }
 
 /// The numbers of the volumes that are named `VOLUME`, `TENANT/VOLUME` or by number.
-fn find_volumes(device: &dyn Device, names: &[String]) -> Result<BTreeSet<SubvolumeId>> {
+fn find_volumes(device: &dyn Device, settings: &Settings) -> Result<BTreeSet<SubvolumeId>> {
+    let names = &settings.discard_log;
     if names.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let superblock = read_superblock(device)?;
+    let superblock = read_superblock(device, settings.accept_older_superblock)?;
     let listing = list_roots(
         &superblock,
         |missing| {
             let mut bytes = AlignedBuffer::zeroed(NODE_BYTES);
             device.read(missing.pointer.address, &mut bytes)?;
-            let node = Node::decode(&bytes, &missing.pointer, missing.owner)
-                .map_err(|error| StoreError::Failed(format!("a node of the root tree is damaged: {error}")))?;
+            let node = Node::decode(&bytes, &missing.pointer, missing.owner).map_err(|error| {
+                StoreError::Failed(format!("a node of the root tree is damaged: {error}"))
+            })?;
             Ok(Arc::new(node))
         },
         &NodeCache::new(1 << 20),
     )?;
-    let tenant_of = |id| listing.tenants.iter().find(|(tenant, _)| *tenant == id).map(|(_, item)| item.name.as_str());
+    let tenant_of =
+        |id| listing.tenants.iter().find(|(tenant, _)| *tenant == id).map(|(_, item)| item.name.as_str());
     let mut found = BTreeSet::new();
     for name in names {
         let (tenant, volume) = match name.split_once('/') {
@@ -130,7 +138,8 @@ fn find_volumes(device: &dyn Device, names: &[String]) -> Result<BTreeSet<Subvol
             .subvolumes
             .iter()
             .filter(|(id, root)| {
-                let named = root.name == volume && tenant.is_none_or(|tenant| tenant_of(root.tenant) == Some(tenant));
+                let named =
+                    root.name == volume && tenant.is_none_or(|tenant| tenant_of(root.tenant) == Some(tenant));
                 named || (tenant.is_none() && volume.parse() == Ok(*id))
             })
             .map(|(id, _)| *id)

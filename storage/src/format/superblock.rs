@@ -74,7 +74,8 @@ struct DiskSuperblock {
     recovered_epoch: U64,
     features: U64,
 }
-const _: () = assert!(size_of::<DiskSuperblock>() <= BLOCK);
+/// All fields lie in one sector: a torn write leaves the old superblock or the new one.
+const _: () = assert!(size_of::<DiskSuperblock>() <= 512);
 /// The checksum covers the block from here on.
 const CHECKED_FROM: usize = 12;
 
@@ -133,6 +134,17 @@ pub enum SuperblockError {
     /// Ours, but damaged.
     #[error("the superblock is damaged (checksum or address)")]
     Damaged,
+    /// One slot is damaged and the other may be older.
+    #[error(
+        "the superblock slot at byte {address} is damaged; the other one holds transaction {other}, which may be older \
+         than what was acknowledged. Restore the device, or start with --accept-older-superblock to go back to it"
+    )]
+    SlotDamaged {
+        /// The damaged slot.
+        address: u64,
+        /// Generation of the other slot.
+        other: u64,
+    },
     /// Ours, of another version.
     #[error("the store has format version {0}; this server reads version {FORMAT_VERSION} only")]
     OtherVersion(u32),

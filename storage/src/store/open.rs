@@ -1,7 +1,7 @@
 //! Formatting a device and opening a store: superblock, space map, roots, replay.
 
 use super::account::Account;
-use super::superblock_slots::{read_superblock, write_superblock};
+use super::superblock_slots::{clear_superblocks, read_superblock, write_superblock};
 use super::{CacheSizes, Parts, Store, StoreError};
 use crate::device::{AlignedBuffer, Device};
 use crate::format::superblock::{LogTail, Superblock};
@@ -25,6 +25,8 @@ pub struct OpenOptions {
     pub caches: CacheSizes,
     /// Subvolumes whose log is to be thrown away instead of replayed.
     pub discard_logs: BTreeSet<SubvolumeId>,
+    /// Go back to an older superblock when the other one is damaged.
+    pub accept_older_superblock: bool,
     /// Replayed log that makes a commit on the way due, in bytes.
     pub replay_commit_bytes: u64,
 }
@@ -34,6 +36,7 @@ impl Default for OpenOptions {
         Self {
             caches: CacheSizes::default(),
             discard_logs: BTreeSet::new(),
+            accept_older_superblock: false,
             replay_commit_bytes: REPLAY_COMMIT_BYTES,
         }
     }
@@ -55,6 +58,7 @@ pub struct OpenStore {
 /// system would otherwise journal every first write to it.
 pub fn format(device: &dyn Device, device_id: [u8; 16], ring_bytes: u64) -> Result<(), StoreError> {
     let geometry = Geometry::new(device.size(), ring_bytes)?;
+    clear_superblocks(device)?;
     let zeros = AlignedBuffer::zeroed(ZERO_CHUNK_BYTES);
     let ring = geometry.ring();
     let mut at = ring.start;
@@ -87,7 +91,7 @@ pub fn format(device: &dyn Device, device_id: [u8; 16], ring_bytes: u64) -> Resu
 
 /// Opens a store: begins a new epoch, replays the log and commits.
 pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<OpenStore, StoreError> {
-    let found = read_superblock(&*device)?;
+    let found = read_superblock(&*device, options.accept_older_superblock)?;
     if device.size() < found.device_bytes {
         return Err(StoreError::Failed(format!(
             "the store was made for {} bytes but the device has only {}; was the file cut?",

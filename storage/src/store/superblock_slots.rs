@@ -10,23 +10,45 @@ use crate::limits::BLOCK;
 use crate::space::SUPERBLOCK_ADDRESSES;
 
 /// The newest sound superblock, or why there is none.
-pub fn read_superblock(device: &dyn Device) -> Result<Superblock, StoreError> {
+///
+/// A crash cannot damage a slot: all fields lie in one sector of 512 bytes, so a torn write leaves the old superblock or
+/// the new one. A slot that is not sound has rotted, and may have been the newer one: going back to the other would
+/// silently lose what was acknowledged, and read blocks that were reused since. So that is refused unless
+/// `accept_older` says that an administrator wants it.
+pub fn read_superblock(device: &dyn Device, accept_older: bool) -> Result<Superblock, StoreError> {
     let mut best: Option<Superblock> = None;
-    let mut worst = SuperblockError::NotAStore;
+    let mut damaged = None;
     for address in SUPERBLOCK_ADDRESSES {
         let mut block = AlignedBuffer::zeroed(BLOCK);
         device.read(address, &mut block)?;
         match Superblock::decode(address, &block) {
             Ok(found) if best.is_none_or(|best| found.is_newer_than(&best)) => best = Some(found),
             Ok(_) => {}
-            Err(SuperblockError::NotAStore) => {}
+            Err(SuperblockError::NotAStore) if block.iter().all(|&byte| byte == 0) => {}
             Err(error @ (SuperblockError::OtherVersion(_) | SuperblockError::UnknownFeatures(_))) => {
                 return Err(error.into());
             }
-            Err(error) => worst = error,
+            Err(error) => damaged = Some((address, error)),
         }
     }
-    best.ok_or_else(|| worst.into())
+    match (best, damaged) {
+        (Some(best), None) => Ok(best),
+        (Some(best), Some(_)) if accept_older => Ok(best),
+        (Some(best), Some((address, _))) => {
+            Err(SuperblockError::SlotDamaged { address, other: best.generation }.into())
+        }
+        (None, Some((_, error))) => Err(error.into()),
+        (None, None) => Err(SuperblockError::NotAStore.into()),
+    }
+}
+
+/// Makes both slots empty: a device that held something else must not look like a damaged store.
+pub fn clear_superblocks(device: &dyn Device) -> Result<(), StoreError> {
+    let zeros = AlignedBuffer::zeroed(BLOCK);
+    for address in SUPERBLOCK_ADDRESSES {
+        device.write_durable(address, &zeros)?;
+    }
+    Ok(())
 }
 
 /// Writes a superblock durably. Everything it names was flushed before.
@@ -69,17 +91,42 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_write_falls_back_to_the_one_before() {
+    fn a_torn_write_leaves_one_of_the_two_and_a_rotted_slot_is_refused() {
         let device = MemoryDevice::new(1 << 22);
-        assert!(matches!(read_superblock(&device), Err(StoreError::Superblock(SuperblockError::NotAStore))));
+        assert!(matches!(read_superblock(&device, false), Err(StoreError::Superblock(SuperblockError::NotAStore))));
         // A commit, a restart (epoch), a commit: each goes to the other slot.
         for (generation, epoch) in [(1, 1), (1, 2), (2, 2), (3, 2), (3, 3)] {
             let new = superblock(generation, epoch);
             write_superblock(&device, &new).expect("works");
-            assert_eq!(read_superblock(&device).expect("sound"), new);
+            assert_eq!(read_superblock(&device, false).expect("sound"), new);
         }
         let newest = slot_for(&superblock(3, 3));
-        device.write(newest, &[0xaa; BLOCK]).expect("works");
-        assert_eq!(read_superblock(&device).expect("sound"), superblock(3, 2));
+        let mut rotted = AlignedBuffer::zeroed(BLOCK);
+        device.read(newest, &mut rotted).expect("works");
+        rotted[300] ^= 1;
+        for contents in [&rotted[..], &[0xaa; BLOCK]] {
+            device.write(newest, contents).expect("works");
+            let refused = read_superblock(&device, false);
+            let expected = SuperblockError::SlotDamaged { address: newest, other: 3 };
+            assert!(matches!(refused, Err(StoreError::Superblock(error)) if error == expected), "{refused:?}");
+            assert_eq!(read_superblock(&device, true).expect("accepted"), superblock(3, 2));
+        }
+        // Every torn state of the next write, at 512 bytes, is the old superblock or the new one.
+        let device = MemoryDevice::new(1 << 22);
+        for (generation, epoch) in [(3, 2), (3, 3)] {
+            write_superblock(&device, &superblock(generation, epoch)).expect("works");
+        }
+        let slot = slot_for(&superblock(4, 3));
+        let mut old = AlignedBuffer::zeroed(BLOCK);
+        device.read(slot, &mut old).expect("works");
+        let mut new = AlignedBuffer::zeroed(BLOCK);
+        superblock(4, 3).encode(slot, &mut new);
+        for sectors in 0..=8 {
+            let mut torn = AlignedBuffer::copy_of(&old);
+            torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
+            device.write(slot, &torn).expect("works");
+            let expected = if sectors == 0 { superblock(3, 3) } else { superblock(4, 3) };
+            assert_eq!(read_superblock(&device, false).expect("sound"), expected, "{sectors} sectors");
+        }
     }
 }
