@@ -36,7 +36,9 @@ pub struct LogQueue {
 #[derive(Default)]
 struct State {
     queues: FxHashMap<SubvolumeId, Queue>,
-    /// Subvolumes with something to write, each once, in turn.
+    /// Subvolumes whose fsync waits, in turn. A number whose queue is gone is skipped.
+    urgent: VecDeque<SubvolumeId>,
+    /// Subvolumes with something to write, in turn.
     turn: VecDeque<SubvolumeId>,
     closed: bool,
     /// A commit ended since the thread looked last.
@@ -75,9 +77,11 @@ impl LogQueue {
         if state.closed {
             return;
         }
-        let State { queues, turn, .. } = &mut *state;
+        let State { queues, urgent, turn, .. } = &mut *state;
         let queue = queues.entry(subvolume).or_default();
-        if queue.generations.is_empty() && queue.waiters.is_empty() {
+        if waiter.is_some() && queue.waiters.is_empty() {
+            urgent.push_back(subvolume);
+        } else if queue.generations.is_empty() && queue.waiters.is_empty() {
             turn.push_back(subvolume);
         }
         queue.generations.extend(generations);
@@ -107,7 +111,7 @@ impl LogQueue {
     /// Waits for work; `None` at the end.
     fn next(&self) -> Option<Batch> {
         let mut state = self.state.lock();
-        while state.turn.is_empty() {
+        while state.urgent.is_empty() && state.turn.is_empty() {
             if state.closed {
                 return None;
             }
@@ -117,18 +121,29 @@ impl LogQueue {
     }
 }
 
-/// One generation of each subvolume in turn, as long as they fit, and the waiters that these satisfy.
+/// One generation of each subvolume in turn, as long as they fit, and the waiters that these satisfy. Those whose fsync
+/// waits come first, and then only one more generation of the others goes along: records that nobody waits for must not
+/// make an fsync long (S5), nor may fsyncs keep them waiting for ever.
 fn gather(state: &mut State) -> Batch {
     let mut batch = Batch { generations: Vec::new(), waiting: Vec::new() };
-    while let Some(id) = state.turn.pop_front() {
+    loop {
+        let (id, is_urgent) = match (state.urgent.pop_front(), state.turn.front()) {
+            (Some(id), _) => (id, true),
+            (None, Some(&id)) => {
+                state.turn.pop_front();
+                (id, false)
+            }
+            (None, None) => return batch,
+        };
         let Some(queue) = state.queues.get_mut(&id) else { continue };
         if let Some(next) = queue.generations.pop_front() {
             let waiting = batch.generations.iter().chain([&next]);
             let bytes = batch_bytes(waiting.map(|generation| generation.bytes.len()));
             if !batch.generations.is_empty() && bytes > LOG_BATCH_BYTES_MAX {
                 queue.generations.push_front(next);
-                state.turn.push_front(id);
-                break;
+                let line = if is_urgent { &mut state.urgent } else { &mut state.turn };
+                line.push_front(id);
+                return batch;
             }
             batch.generations.push(next);
         }
@@ -136,10 +151,13 @@ fn gather(state: &mut State) -> Batch {
             batch.waiting.append(&mut queue.waiters);
             state.queues.remove(&id);
         } else {
-            state.turn.push_back(id);
+            let line = if is_urgent { &mut state.urgent } else { &mut state.turn };
+            line.push_back(id);
+        }
+        if !is_urgent && !batch.waiting.is_empty() {
+            return batch;
         }
     }
-    batch
 }
 
 /// The thread.
@@ -158,6 +176,7 @@ pub fn run(shared: &Arc<Shared>) {
     let mut state = queue.state.lock();
     state.closed = true;
     state.queues.clear();
+    state.urgent.clear();
     state.turn.clear();
 }
 

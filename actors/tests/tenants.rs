@@ -223,3 +223,59 @@ fn a_lost_catalog_is_rebuilt() {
     assert_eq!(code(admin.admin(volume)), ErrorCode::UnknownTenant);
     server.shutdown().expect("stopped");
 }
+
+/// Volumes that nobody uses cost neither memory nor time to start.
+#[test]
+fn many_volumes_start_quickly_and_leave_memory_when_idle() {
+    let place = Place::new(512 * MIB);
+    let mut options = place.options();
+    options.commit_interval = Duration::from_millis(50);
+    options.unload_after = Duration::from_millis(100);
+    options.orphan_grace = Duration::ZERO;
+    let server = subvol_actors::Server::start(options).expect("started");
+    let mut client = place.tenant("default");
+    const COUNT: usize = 2000;
+    for hundred in 0..COUNT / 100 {
+        let ids: Vec<u64> = (0..100)
+            .map(|number| {
+                let create = AdminRequest::VolumeCreate {
+                    tenant: None,
+                    name: label(&format!("v{hundred}-{number}")),
+                    max_bytes: UNLIMITED,
+                    max_inodes: UNLIMITED,
+                };
+                client.send(&Request::Admin(create).into(), &[])
+            })
+            .collect();
+        for id in ids {
+            client.wait(id);
+        }
+    }
+    let begun = Instant::now();
+    while server.shared().registry.count() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{} stay", server.shared().registry.count());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.shutdown().expect("stopped");
+    let begun = Instant::now();
+    let server = place.start();
+    let took = begun.elapsed();
+    eprintln!("{COUNT} volumes: started in {took:?}");
+    assert!(took < Duration::from_secs(2));
+    assert_eq!(server.shared().registry.count(), 0, "nothing is opened before somebody attaches");
+    let mut names = Vec::new();
+    let mut after = None;
+    loop {
+        let list = AdminRequest::VolumeList { tenant: None, after: after.clone() };
+        let Ok(AdminResponse::Volumes { volumes, more }) = place.tenant("default").admin(list) else {
+            panic!("no list")
+        };
+        names.extend(volumes.into_iter().map(|volume| volume.name));
+        after = names.last().cloned();
+        if !more {
+            break;
+        }
+    }
+    assert!(names.len() == COUNT && names.is_sorted());
+    server.shutdown().expect("stopped");
+}

@@ -92,7 +92,7 @@ fn every_program_of_two_operations() {
 
 #[test]
 #[ignore = "hours; see the head of the file"]
-fn a_sample_of_the_programs_of_three_operations() {
+fn soak_enumerate() {
     let counts = run_all(3, number("SUBVOL_FIRST", 0), number("SUBVOL_STEP", 20_011));
     counts.assert_not_vacuous();
 }

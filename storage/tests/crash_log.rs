@@ -189,7 +189,7 @@ fn peak_memory_bytes() -> u64 {
 /// ```
 #[test]
 #[ignore = "writes 3 GiB to a temporary file"]
-fn a_full_ring_of_1_gib_replays_in_bounded_memory() {
+fn soak_ring() {
     let file = std::env::var_os("SUBVOL_REPLAY").map(std::path::PathBuf::from);
     if let Some(path) = file {
         let started = std::time::Instant::now();
@@ -210,7 +210,7 @@ fn a_full_ring_of_1_gib_replays_in_bounded_memory() {
     format(&device, [3; 16], 1 << 30).expect("formatted");
     let device: Arc<dyn Device> = Arc::new(device);
     fill_the_ring(device);
-    let test = "a_full_ring_of_1_gib_replays_in_bounded_memory";
+    let test = "soak_ring";
     let status = std::process::Command::new(std::env::current_exe().expect("this test"))
         .args(["--ignored", "--exact", test, "--nocapture"])
         .env("SUBVOL_REPLAY", &path)

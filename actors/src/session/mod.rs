@@ -39,6 +39,8 @@ pub struct Session {
     pub in_flight: AtomicU32,
     /// Changing requests that wait inside the subvolume; only its actor looks.
     pub parked: AtomicU32,
+    /// The connection ended and its handles were closed; only the subvolume's actor looks.
+    pub ended: AtomicBool,
     /// The server asked it to end.
     pub shutting_down: AtomicBool,
     /// Bytes under way.
@@ -69,6 +71,7 @@ impl Session {
             handles: Handles::default(),
             in_flight: AtomicU32::new(0),
             parked: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
             shutting_down: AtomicBool::new(false),
             budget: Budget::new(SESSION_BYTES_MAX),
             identity: OnceLock::new(),

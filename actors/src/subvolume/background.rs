@@ -80,11 +80,13 @@ impl SubvolumeRoot {
         }
     }
 
+    /// Does the log writer have so much to write that no more records may pile up?
+    pub(super) fn is_log_congested(&self) -> bool {
+        self.shared.log.waiting_bytes() > LOG_QUEUE_BYTES_MAX
+    }
+
     /// Must writes of this subvolume wait for its data to reach the device?
     pub(super) fn is_over_share(&self) -> bool {
-        if self.shared.log.waiting_bytes() > LOG_QUEUE_BYTES_MAX {
-            return true;
-        }
         if self.shared.counters.dirty_bytes.load(Ordering::Relaxed) < DIRTY_BYTES_MAX {
             return false;
         }
@@ -126,7 +128,7 @@ impl SubvolumeRoot {
 
     /// Log records that pile up go to the ring without a flush, so that no fsync finds much to write (S5).
     pub(super) fn hand_over_backlog(&mut self) {
-        if self.shared.log.waiting_bytes() > LOG_QUEUE_BYTES_MAX {
+        if self.is_log_congested() {
             return;
         }
         let generations = self.subvolume.take_backlog();

@@ -11,6 +11,7 @@ use crate::limits::OPERATIONS_PER_ID;
 use crate::options::PinPoint;
 use crate::session::handles::Handle;
 use bytes::Bytes;
+use std::sync::atomic::Ordering;
 use subvol_protocol::attributes::SetTime;
 use subvol_protocol::error::{ErrorCode, WireError};
 use subvol_protocol::name::{Name, XattrName, XattrValue};
@@ -50,6 +51,9 @@ impl SubvolumeRoot {
     ) -> Result<Done, Stop> {
         if let Some(done) = run.state.executed {
             return Ok(done);
+        }
+        if self.is_log_congested() {
+            return Err(Stop::Dirty);
         }
         let id = engine_id(run, which)?;
         if id.is_some_and(|id| self.subvolume.has_expired(&id)) {
@@ -96,6 +100,10 @@ impl SubvolumeRoot {
         is_directory: bool,
     ) -> Result<u64, Stop> {
         let handles = &run.ask.session.handles;
+        if run.ask.session.ended.load(Ordering::Relaxed) {
+            // Nobody would ever close it.
+            return Err(ErrorCode::StaleHandle.into());
+        }
         if !handles.has_room() {
             return Err(WireError::new(ErrorCode::TooManyRequests, "too many open handles").into());
         }

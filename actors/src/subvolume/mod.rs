@@ -227,6 +227,7 @@ impl Handler<SessionEnded> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: SessionEnded, _: &mut Context<Self>) {
+        message.session.ended.store(true, Ordering::Relaxed);
         for handle in message.session.handles.take_all() {
             self.close_inode(handle.inode);
         }

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use subvol_protocol::error::{ErrorCode, WireError};
 use subvol_protocol::request::FileRequest;
 use subvol_protocol::response::{FileResponse, Response, StepResult};
+use subvol_storage::log::generation::LogPin;
 use subvol_storage::operation::Operation;
 use subvol_storage::types::InodeNumber;
 
@@ -89,6 +90,11 @@ impl SubvolumeRoot {
             match outcome {
                 Ok(response) => {
                     job.state.executed = None;
+                    if matches!(request, FileRequest::Rename { .. })
+                        && let Some(pin) = job.state.pin.take()
+                    {
+                        self.released(pin);
+                    }
                     if matches!(job.ask.steps, Steps::One(_)) {
                         self.answer(job, token, Some(Ok(response)));
                         return;
@@ -192,16 +198,20 @@ impl SubvolumeRoot {
         };
         let data = if has_read(&response) { data.as_slice() } else { &[] };
         ask.session.reply_with(ask.request_id, &response, data, permit);
-        let pinned = pin.is_some();
-        drop(pin);
         if let Some(token) = token {
             ask.session.outbox.wake();
             self.forget(token, &ask.session);
         }
-        if pinned {
-            self.run_parked(Why::Pinned);
-            self.drive_freeze();
+        if let Some(pin) = pin {
+            self.released(pin);
         }
+    }
+
+    /// Lets go of a pin: whoever met it goes on.
+    fn released(&mut self, pin: LogPin) {
+        drop(pin);
+        self.run_parked(Why::Pinned);
+        self.drive_freeze();
     }
 
     /// A parked job is answered by somebody else: it no longer holds back others.

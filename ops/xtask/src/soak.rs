@@ -24,6 +24,10 @@ enum Run {
     Enumerate,
     /// Replay of a ring of 1 GiB
     Ring,
+    /// 50 000 files copied in and out, with a kill -9 in between
+    Tree,
+    /// 10 000 idle connections
+    Idle,
     /// dbench's load with 1, 8 and 16 clients for 60 seconds each
     Dbench,
 }
@@ -34,6 +38,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Run::Kill => ("subvol-tests", "soak_kill"),
         Run::Enumerate => ("subvol-storage", "soak_enumerate"),
         Run::Ring => ("subvol-storage", "soak_ring"),
+        Run::Tree => ("subvol-tests", "soak_tree"),
+        Run::Idle => ("subvol-tests", "soak_idle"),
         Run::Dbench => ("subvol-tests", "soak_dbench"),
     };
     run_step(&mut cargo(root, &["build", "--release", "--locked", "-p", "subvold", "-p", "subvol"]))?;

@@ -5,11 +5,11 @@
 
 use crate::fs::plan::PageBytes;
 use crate::fs::view::BlockSource;
+use crate::hash::MixState;
 use crate::limits::{BLOCK, BLOCK_BYTES};
 use crate::types::TransactionId;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use crate::hash::MixState;
 
 /// Memory of an entry beside its contents: key, counts, hash table slots, in bytes (rounded up).
 const OVERHEAD_BYTES: u64 = 128;
@@ -32,7 +32,15 @@ impl DataCache {
     /// An empty cache that takes `capacity_bytes` of memory at most.
     pub fn new(capacity_bytes: u64) -> Self {
         let items = (capacity_bytes as usize / BLOCK).max(16);
-        Self { blocks: Cache::with(items, capacity_bytes, BlockWeighter, MixState::default(), Default::default()) }
+        Self {
+            blocks: Cache::with(
+                items,
+                capacity_bytes,
+                BlockWeighter,
+                MixState::default(),
+                Default::default(),
+            ),
+        }
     }
 
     /// Keeps the contents of the block at this device address, written in this generation.

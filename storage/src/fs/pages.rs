@@ -184,7 +184,8 @@ impl PageTable {
     /// The unlogged bytes of dirty pages, in order: file offset and bytes, one piece a page.
     pub fn unlogged(&self, inode: InodeNumber) -> impl Iterator<Item = (u64, &[u8])> {
         let file = self.files.get(&inode);
-        let blocks = file.into_iter().flat_map(|file| file.unlogged_blocks.iter().map(move |&block| (file, block)));
+        let blocks =
+            file.into_iter().flat_map(|file| file.unlogged_blocks.iter().map(move |&block| (file, block)));
         blocks.filter_map(|(file, block)| {
             let page = file.pages.get(&block)?;
             let (from, to) = page.unlogged?;

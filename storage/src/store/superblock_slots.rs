@@ -93,7 +93,10 @@ mod tests {
     #[test]
     fn a_torn_write_leaves_one_of_the_two_and_a_rotted_slot_is_refused() {
         let device = MemoryDevice::new(1 << 22);
-        assert!(matches!(read_superblock(&device, false), Err(StoreError::Superblock(SuperblockError::NotAStore))));
+        assert!(matches!(
+            read_superblock(&device, false),
+            Err(StoreError::Superblock(SuperblockError::NotAStore))
+        ));
         // A commit, a restart (epoch), a commit: each goes to the other slot.
         for (generation, epoch) in [(1, 1), (1, 2), (2, 2), (3, 2), (3, 3)] {
             let new = superblock(generation, epoch);
@@ -108,7 +111,10 @@ mod tests {
             device.write(newest, contents).expect("works");
             let refused = read_superblock(&device, false);
             let expected = SuperblockError::SlotDamaged { address: newest, other: 3 };
-            assert!(matches!(refused, Err(StoreError::Superblock(error)) if error == expected), "{refused:?}");
+            assert!(
+                matches!(refused, Err(StoreError::Superblock(error)) if error == expected),
+                "{refused:?}"
+            );
             assert_eq!(read_superblock(&device, true).expect("accepted"), superblock(3, 2));
         }
         // Every torn state of the next write, at 512 bytes, is the old superblock or the new one.

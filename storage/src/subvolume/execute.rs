@@ -254,9 +254,8 @@ impl Subvolume {
 /// Inode, offset, length of an operation on a range of a file, and whether it allocates.
 fn range_of(operation: &Operation) -> Option<(InodeNumber, u64, u64, bool)> {
     match operation {
-        Operation::Allocate { inode, offset, length, .. } | Operation::ZeroRange { inode, offset, length, .. } => {
-            Some((*inode, *offset, *length, true))
-        }
+        Operation::Allocate { inode, offset, length, .. }
+        | Operation::ZeroRange { inode, offset, length, .. } => Some((*inode, *offset, *length, true)),
         Operation::PunchHole { inode, offset, length } => Some((*inode, *offset, *length, false)),
         _ => None,
     }

@@ -8,10 +8,10 @@
 use super::NodeSource;
 use super::node::Node;
 use crate::format::node::BlockPointer;
+use crate::hash::MixState;
 use crate::limits::NODE_BYTES;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use crate::hash::MixState;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ impl NodeCache {
     /// An empty cache that holds nodes of `capacity_bytes` together.
     pub fn new(capacity_bytes: u64) -> Self {
         let items = (capacity_bytes as usize / NODE_BYTES).max(16);
-        let nodes = Cache::with(items, capacity_bytes, MemoryWeighter, MixState::default(), Default::default());
+        let nodes =
+            Cache::with(items, capacity_bytes, MemoryWeighter, MixState::default(), Default::default());
         Self { nodes }
     }
 

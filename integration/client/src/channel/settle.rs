@@ -67,6 +67,7 @@ pub(super) fn settle(
         });
         if let Ok(answer) = &*result
             && let Some(ticket) = answer.ticket()
+            && !changed_nothing(step, answer)
         {
             remember(handles, step, number.or(numbers.last().copied().flatten()), ticket);
         }
@@ -93,6 +94,12 @@ fn take_handle(
         reopen.push_back(*handle);
     }
     Some(*handle)
+}
+
+/// A creation that took the file it found: its ticket must not make a handle answer for what it never wrote.
+fn changed_nothing(step: &FileRequest, answer: &FileResponse) -> bool {
+    matches!(answer, FileResponse::Created { created: false, .. })
+        && !opened_how(step).is_some_and(|flags| flags.contains(OpenFlags::TRUNCATE))
 }
 
 fn remember(handles: &mut Handles, step: &FileRequest, number: Option<u64>, ticket: Lineage) {
