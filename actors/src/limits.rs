@@ -20,6 +20,12 @@ pub const REFUSALS_MAX: u32 = 3;
 /// A peer that takes no byte of what it asked for during this time is gone.
 pub const STALLED_PEER_TIME: Duration = Duration::from_secs(60);
 
+/// A peer that has replies to read while others wait for the bytes they hold must take [`SLOW_PEER_BYTES`] during this time,
+/// or it is dropped: a machine that hangs must not stop its tenant's others for a minute.
+pub const SLOW_PEER_TIME: Duration = Duration::from_secs(2);
+/// See [`SLOW_PEER_TIME`].
+pub const SLOW_PEER_BYTES: usize = 128 << 10;
+
 /// Bytes of replies that may wait for a slow reader before its requests are no longer read.
 pub const OUTBOX_BYTES_MAX: usize = 2 << 20;
 /// Bytes of payload (asked for or sent) under way of one connection.
@@ -28,6 +34,8 @@ pub const SESSION_BYTES_MAX: u64 = 8 << 20;
 pub const TENANT_BYTES_MAX: u64 = 64 << 20;
 /// The same of the whole server.
 pub const SERVER_BYTES_MAX: u64 = 256 << 20;
+/// What a tenant may have under way even if others fill the server's bytes.
+pub const TENANT_BYTES_GUARANTEED: u64 = 4 << 20;
 /// Operations that move at most so many bytes need no byte permit: their number is bounded already.
 pub const FREE_BYTES: usize = 4096;
 /// Requests taken out of one receive buffer before the batch goes to the subvolume.
@@ -89,6 +97,8 @@ pub const SERVER_LIMITS: ServerLimits =
 const _: () = {
     assert!(SESSION_BYTES_MAX <= TENANT_BYTES_MAX && TENANT_BYTES_MAX <= SERVER_BYTES_MAX);
     assert!(SESSION_BYTES_MAX >= MAX_PAYLOAD as u64);
+    assert!(TENANT_BYTES_GUARANTEED >= MAX_PAYLOAD as u64 && TENANT_BYTES_GUARANTEED <= TENANT_BYTES_MAX);
+    assert!(SLOW_PEER_TIME.as_secs() < STALLED_PEER_TIME.as_secs());
     assert!(OUTBOX_BYTES_MAX >= MAX_PAYLOAD + MAX_BODY);
     assert!(REQUESTS_PER_BATCH <= MAX_IN_FLIGHT as usize);
     assert!(DIRTY_SHARE_MIN <= DIRTY_BYTES_MAX);

@@ -7,6 +7,7 @@
 //! - a device error is final: the store fails, every waiter is told so.
 
 use crate::metrics::{Fallback, count};
+use crate::runtime;
 use crate::server::Shared;
 use crate::transaction_manager::CommitReason;
 use crate::waiter::Waiter;
@@ -162,6 +163,7 @@ fn gather(state: &mut State) -> Batch {
 
 /// The thread.
 pub fn run(shared: &Arc<Shared>) {
+    runtime::favour_this_thread();
     let mut ring = LogRing::new(Arc::clone(&shared.store));
     let queue = &shared.log;
     while let Some(batch) = queue.next() {

@@ -196,6 +196,17 @@ pub fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHan
         .map_err(StartError::Thread)
 }
 
+/// Lets this thread run before others when the cores are busy, as far as the system allows. For threads that mostly wait for
+/// the device and that everybody waits for: without it a durable write of 0.2 ms took a scheduler's tick of 4 ms while
+/// clients kept both cores busy.
+pub fn favour_this_thread() {
+    const NICE: i32 = -10;
+    // Only with the privilege for it; without, the thread is one among others.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!(%error, "the thread runs at the usual priority");
+    }
+}
+
 /// Half-changed state must not go on serving: the process ends, and a restart replays the log. Only threads of a server
 /// are concerned, so that tests may panic.
 fn abort_on_panic() {

@@ -2,8 +2,10 @@
 //!
 //! Mailboxes have no bounds, so these are the bounds. Invariants: what is taken is given back exactly once, by dropping the
 //! permit; a request larger than a whole budget passes when the budget is empty, so nothing waits for ever; a waiter is
-//! registered before it tries again, so no give-back is missed.
+//! registered before it tries again, so no give-back is missed; a tenant always has its guaranteed share, however much of the
+//! server's bytes others hold, so that peers that do not read their replies slow their own tenant only (S8).
 
+use crate::limits::TENANT_BYTES_GUARANTEED;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,6 +45,11 @@ impl Budget {
             .is_ok()
     }
 
+    /// Takes bytes beyond the limit: a guaranteed share.
+    fn take_over(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::AcqRel);
+    }
+
     fn give_back(&self, bytes: u64) {
         let before = self.used.fetch_sub(bytes, Ordering::AcqRel);
         assert!(before >= bytes, "more bytes were given back than taken");
@@ -70,10 +77,21 @@ pub struct Permit {
 }
 
 impl Permit {
+    /// Whether somebody else waits for bytes of this tenant or of the server.
+    pub fn is_wanted(&self) -> bool {
+        let [_, tenant, server] = &self.budgets;
+        tenant.has_waiters.load(Ordering::Acquire) || server.has_waiters.load(Ordering::Acquire)
+    }
+
     /// Takes `bytes` from all, or registers `waker` with the first that has too few and returns `None`.
     pub fn take(budgets: &[Arc<Budget>; 3], bytes: u64, waker: &Waker) -> Option<Self> {
         for (index, budget) in budgets.iter().enumerate() {
             if budget.try_take(bytes) {
+                continue;
+            }
+            // The server's turn comes last, when the tenant's use includes these bytes.
+            if index == 2 && budgets[1].used() <= TENANT_BYTES_GUARANTEED {
+                budget.take_over(bytes);
                 continue;
             }
             budget.wait(waker);
@@ -105,6 +123,20 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn a_tenant_has_its_share_of_a_server_that_others_fill() {
+        let server = Budget::new(TENANT_BYTES_GUARANTEED);
+        let budgets = || [Budget::new(u64::MAX), Budget::new(u64::MAX), Arc::clone(&server)];
+        let greedy = Permit::take(&budgets(), 2 * TENANT_BYTES_GUARANTEED, Waker::noop()).expect("free");
+        let modest = budgets();
+        let first = Permit::take(&modest, TENANT_BYTES_GUARANTEED, Waker::noop()).expect("guaranteed");
+        assert!(!first.is_wanted());
+        assert!(Permit::take(&modest, 1, Waker::noop()).is_none(), "more than the share");
+        assert!(first.is_wanted() && greedy.is_wanted());
+        drop((first, greedy));
+        assert_eq!(server.used(), 0);
     }
 
     #[test]

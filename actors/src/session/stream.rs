@@ -1,14 +1,16 @@
 //! A connection's bytes: frames in, replies out, as one poll-driven machine without a task or buffer per direction.
 //!
 //! Invariants: output goes before input, so a peer that does not read its replies is not read from either; a connection
-//! without traffic holds no buffer; a peer that takes nothing for [`STALLED_PEER_TIME`] is dropped; what leaves this
-//! event loop and enters another one takes its unread bytes along.
+//! without traffic holds no buffer; a peer that takes nothing for [`STALLED_PEER_TIME`] is dropped, and one that is slow for
+//! [`SLOW_PEER_TIME`] while others wait for the bytes of its replies; what leaves this event loop and enters another one takes its unread bytes along.
 
 use super::Session;
 use super::outbox::Outgoing;
 use super::permits::{Budget, Permit};
 use super::socket::{DetachedSocket, Socket};
-use crate::limits::{OUTBOX_BYTES_MAX, READ_CHUNK, REQUESTS_PER_BATCH, STALLED_PEER_TIME};
+use crate::limits::{
+    OUTBOX_BYTES_MAX, READ_CHUNK, REQUESTS_PER_BATCH, SLOW_PEER_BYTES, SLOW_PEER_TIME, STALLED_PEER_TIME,
+};
 use bytes::{Buf as _, BytesMut};
 use std::future::poll_fn;
 use std::io;
@@ -18,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use subvol_protocol::frame::{DecodeLimits, Frame, FrameDecoder, FrameError};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 /// How long the last words to a peer may take.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(2);
@@ -41,7 +43,37 @@ pub enum Event {
 pub struct Stream {
     socket: Socket,
     parts: Parts,
-    stalled: Option<Pin<Box<Sleep>>>,
+    stalled: Option<Stall>,
+}
+
+/// A peer whose socket is full.
+struct Stall {
+    /// End of the current look at it.
+    window: Pin<Box<Sleep>>,
+    /// Bytes it took since the look began.
+    taken: usize,
+    /// When it took the last byte.
+    progress: Instant,
+}
+
+impl Stall {
+    fn new() -> Self {
+        let window = Box::pin(tokio::time::sleep(SLOW_PEER_TIME));
+        Self { window, taken: 0, progress: Instant::now() }
+    }
+
+    /// Whether the peer is to be dropped. Registers for the next look.
+    fn is_over(&mut self, permits: &[Permit], context: &mut Context<'_>) -> bool {
+        while self.window.as_mut().poll(context).is_ready() {
+            let slow = self.taken < SLOW_PEER_BYTES && permits.iter().any(Permit::is_wanted);
+            if slow || self.progress.elapsed() >= STALLED_PEER_TIME {
+                return true;
+            }
+            self.taken = 0;
+            self.window.as_mut().reset(Instant::now() + SLOW_PEER_TIME);
+        }
+        false
+    }
 }
 
 /// What moves with a connection.
@@ -201,11 +233,10 @@ impl Stream {
             }
             match self.socket.poll_write_ready(context) {
                 Poll::Pending => {
-                    let stalled =
-                        self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(STALLED_PEER_TIME)));
-                    return match stalled.as_mut().poll(context) {
-                        Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-                        Poll::Pending => Ok(()),
+                    let stall = self.stalled.get_or_insert_with(Stall::new);
+                    return match stall.is_over(&output.permits, context) {
+                        true => Err(io::ErrorKind::TimedOut.into()),
+                        false => Ok(()),
                     };
                 }
                 Poll::Ready(ready) => ready?,
@@ -214,7 +245,10 @@ impl Stream {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     output.buffer.advance(count);
-                    self.stalled = None;
+                    if let Some(stall) = &mut self.stalled {
+                        stall.taken += count;
+                        stall.progress = Instant::now();
+                    }
                 }
                 Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error),

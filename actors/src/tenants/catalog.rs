@@ -142,6 +142,28 @@ pub fn open(data: &Path) -> Result<(Box<dyn Catalog>, Records), CatalogError> {
     Ok((Box::new(catalog), records))
 }
 
+/// Opens the catalog of a data folder, reads it and closes it. The library may panic on a damaged one, so this is for a
+/// process that may die of it.
+///
+/// # Errors
+/// The catalog cannot be opened or read.
+pub fn probe(data: &Path) -> Result<(), CatalogError> {
+    let folder = data.join(FOLDER);
+    if folder.exists() {
+        SledCatalog::open(&folder)?.load()?;
+    }
+    Ok(())
+}
+
+/// Moves the catalog of a data folder aside: it will be rebuilt from its export or from the device.
+///
+/// # Errors
+/// It cannot be renamed.
+pub fn set_aside(data: &Path) -> Result<(), CatalogError> {
+    let folder = data.join(FOLDER);
+    if folder.exists() { move_aside(&folder) } else { Ok(()) }
+}
+
 fn move_aside(folder: &Path) -> Result<(), CatalogError> {
     for number in 1..1000 {
         let aside = folder.with_extension(format!("broken-{number}"));

@@ -16,8 +16,7 @@ const SPAN: u64 = 192 * 1024;
 const DEPTH: usize = 3;
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "a-name-that-is-a-little-longer"];
 const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "user.c"];
-/// Names of open files.
-pub const HANDLES: [&str; 2] = ["h1", "h2"];
+const HANDLES: [&str; 2] = ["h1", "h2"];
 
 struct Names {
     all: Vec<(String, Kind)>,

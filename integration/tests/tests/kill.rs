@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use subvol_client::{Client, ErrorCode, OpenOptions, RenameMode, Volume, VolumeRef};
 use subvol_model::{DurabilityOracle, Model, Op, Time, Tree};
@@ -24,8 +24,8 @@ use subvol_tests::{Performer, Random, Server, Setup, eventually, next_operation,
 const JUDGED: usize = 3;
 /// Kills that a volume of a judged client lives through with changes going on.
 const LIVES: u32 = 2;
-/// Handles of a program.
-const HANDLES: u64 = subvol_tests::program::HANDLES.len() as u64;
+/// By then files without names are freed: the server waits a minute for their clients after a start.
+const ORPHAN_BOUND: Duration = Duration::from_secs(100);
 
 #[derive(Default)]
 struct Totals {
@@ -115,6 +115,11 @@ async fn run(name: &str, rounds: u64) {
     for survivor in survivors {
         within(Duration::from_secs(120), "a survivor ends", survivor).await.expect("no panic");
     }
+    let fresh = server.client().await;
+    let names =
+        volumes.iter().map(|judged| judged.name.clone()).chain(finished.into_iter().map(|(name, _)| name));
+    check_leaks(&fresh, names, walk).await;
+    fresh.close().await;
     let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
     eprintln!(
         "{name}: {rounds} kills, {} operations, {} fsyncs returned, {} clients interrupted, {} losses told",
@@ -149,20 +154,12 @@ struct Judged {
     oracle: DurabilityOracle,
     /// Kills so far.
     lives: u32,
-    /// Files without a name that those may have left, at most.
-    orphans: u64,
     image: Tree,
 }
 
 impl Judged {
     fn new(name: String) -> Self {
-        Self {
-            name,
-            oracle: DurabilityOracle::new(Model::default()),
-            lives: 0,
-            orphans: 0,
-            image: Tree::default(),
-        }
+        Self { name, oracle: DurabilityOracle::new(Model::default()), lives: 0, image: Tree::default() }
     }
 
     async fn work(mut self, mut performer: Performer, mut random: Random, totals: Arc<Totals>) -> Self {
@@ -214,19 +211,39 @@ impl Judged {
         volume.close().await;
     }
 
-    /// Usage equals a recount. Files that lost their last name while open wait for their clients for a minute after a start; a life
-    /// leaves no more of them than a program has handles, the operation under way included.
-    async fn check_numbers(&mut self, volume: &Volume, image: &Tree) {
+    /// Usage is not below a recount. It may be above it for a minute: files that lost their last name since the last commit wait for
+    /// their clients again.
+    async fn check_numbers(&self, volume: &Volume, image: &Tree) -> bool {
         let (bytes, inodes) = recount(image);
         let statistics = soon("statfs", volume.statfs()).await.expect("statistics");
-        let extra = statistics.used_inodes.checked_sub(inodes);
-        let extra = extra.unwrap_or_else(|| panic!("{}: {inodes} inodes, used {statistics:?}", self.name));
-        self.orphans += HANDLES + 1;
-        assert!(extra <= self.orphans, "{}: {extra} inodes too many: {statistics:?}", self.name);
-        if extra == 0 {
-            assert_eq!(statistics.used_bytes, bytes, "{}: usage is not what a recount gives", self.name);
+        let used = (statistics.used_bytes, statistics.used_inodes);
+        assert!(
+            used.0 >= bytes && used.1 >= inodes,
+            "{}: used {used:?}, recount {:?}",
+            self.name,
+            (bytes, inodes)
+        );
+        used == (bytes, inodes)
+    }
+}
+
+/// After the grace for files without names, usage equals a recount: nothing leaked.
+async fn check_leaks(client: &Client, names: impl IntoIterator<Item = String>, walk: Walk) {
+    for name in names {
+        let volume = soon("opening", client.open_subvolume(&name)).await.expect("a volume");
+        let image = soon("reading", image_of(&volume, walk)).await.expect("a readable volume");
+        let expected = recount(&image);
+        let start = Instant::now();
+        loop {
+            let statistics = soon("statfs", volume.statfs()).await.expect("statistics");
+            let used = (statistics.used_bytes, statistics.used_inodes);
+            if used == expected {
+                break;
+            }
+            assert!(start.elapsed() < ORPHAN_BOUND, "{name}: used {used:?}, recount {expected:?}");
+            tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        assert!(statistics.used_bytes >= bytes, "{}: usage is below a recount", self.name);
+        volume.close().await;
     }
 }
 

@@ -44,6 +44,9 @@ pub struct Arguments {
     /// If one of the two superblocks is damaged, go back to the other, which may be older than what was acknowledged
     #[arg(long)]
     accept_older_superblock: bool,
+    /// Only open and read the catalog, and end; for the server itself, which must not die of a damaged one
+    #[arg(long, hide = true)]
+    pub probe_catalog: bool,
     /// Form of the log on the standard error output [default: text]
     #[arg(long, value_name = "text|json")]
     log_format: Option<LogFormat>,

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod logging;
+mod probe;
 mod size;
 mod store;
 
@@ -26,7 +27,12 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let settings = arguments::Arguments::parse().settle()?;
+    let arguments = arguments::Arguments::parse();
+    let only_probe = arguments.probe_catalog;
+    let settings = arguments.settle()?;
+    if only_probe {
+        return probe::run(&settings);
+    }
     logging::start(settings.log_format);
     let server = start(&settings)?;
     let signal = server.stop_signal().context("signals cannot be received")?;
@@ -42,6 +48,7 @@ fn run() -> Result<()> {
 
 fn start(settings: &Settings) -> Result<ServerHandle> {
     let opened = store::prepare(settings)?;
+    probe::check(settings)?;
     let mut options = ServerOptions::new(settings.data.clone(), opened.device);
     options.discard_logs = opened.discard_logs;
     options.accept_older_superblock = settings.accept_older_superblock;

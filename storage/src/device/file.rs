@@ -19,6 +19,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Bytes at the start of a file or device that decide whether something lives there.
 const DETECT_BYTES: u64 = 1 << 20;
@@ -34,6 +35,11 @@ pub enum IoEngine {
     /// A few threads with `pread` and `pwrite`.
     Threads,
 }
+
+/// How often opening is tried while another process has the file.
+const OPEN_ATTEMPTS: u32 = 100;
+/// Pause between two attempts.
+const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// How to access a file or block device.
 #[derive(Clone, Copy, Debug)]
@@ -108,8 +114,20 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens what exists. A size that is not a multiple of 4096 is rounded down.
+    /// Opens what exists. A size that is not a multiple of 4096 is rounded down. Waits up to two seconds for another process to
+    /// let go: the kernel keeps the file of a killed server locked until the last write it had under way is done, which may be
+    /// after the process is gone and the next one starts.
     pub fn open(path: &Path, options: FileOptions) -> Result<Self, DeviceError> {
+        for _ in 1..OPEN_ATTEMPTS {
+            match Self::try_open(path, options) {
+                Err(DeviceError::InUse { .. }) => std::thread::sleep(OPEN_PAUSE),
+                other => return other,
+            }
+        }
+        Self::try_open(path, options)
+    }
+
+    fn try_open(path: &Path, options: FileOptions) -> Result<Self, DeviceError> {
         let kind = std::fs::metadata(path).map_err(|error| open_error("open", path, error))?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(DeviceError::NotStorage { path: path.to_owned() });

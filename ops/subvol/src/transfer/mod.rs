@@ -11,6 +11,7 @@ pub mod download;
 pub mod facts;
 mod firsts;
 pub mod local;
+mod local_read;
 pub mod report;
 pub mod scan;
 pub mod upload;

@@ -20,6 +20,7 @@ use subvol_client::{
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::facts::Facts;
+use super::local_read::read_piece;
 use super::report::Report;
 use super::scan::{Content, Item, Parent, Scanner, data_ranges};
 use super::{ITEMS_AHEAD, LARGE_AHEAD, PIECES_AHEAD, SCANNED_AHEAD, Xattrs, pieces};
@@ -432,25 +433,6 @@ fn inode_of(results: &[StepResult], step: usize) -> Result<u64, Failure> {
         _ => None,
     }
     .ok_or(Failure::Text("the server did not say which inode it made"))
-}
-
-fn read_piece(file: &std::fs::File, at: u64, length: usize) -> std::io::Result<Bytes> {
-    use std::os::unix::fs::FileExt;
-    let mut bytes = vec![0; length];
-    let mut filled = 0;
-    while let Some(rest) = bytes.get_mut(filled..)
-        && !rest.is_empty()
-    {
-        match file.read_at(rest, at + filled as u64) {
-            // Cut meanwhile: it is copied as it is now.
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    bytes.truncate(filled);
-    Ok(bytes.into())
 }
 
 async fn blocking<T: Send + 'static>(

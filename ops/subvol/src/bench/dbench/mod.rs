@@ -9,6 +9,7 @@ mod client;
 mod load_file;
 mod paths;
 mod table;
+mod verdict;
 
 use std::path::PathBuf;
 use std::sync::Arc;
