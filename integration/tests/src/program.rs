@@ -1,7 +1,7 @@
 //! Random operations that fit what exists, for endless programs on a real volume.
 //!
-//! Invariants: times that are set lie before 2001, so that they are told from the server's own; a tree stays below [`ENTRIES`] names and a
-//! file below [`SPAN`] bytes, so that a volume can be judged byte by byte.
+//! Invariants: times that are set lie before 2001, so that they are told from the server's own; a tree stays below `ENTRIES` names and a
+//! file below `SPAN` bytes, so that a volume can be judged byte by byte.
 
 use subvol_model::operation::{DIRECTORY_MODE, FILE_MODE};
 use subvol_model::{Kind, Model, Op, RenameMode, SpecialKind, Time, XattrMode};

@@ -2,6 +2,11 @@
 //!
 //! Invariant: a token reaches the client library from a file only; it is never an argument, because arguments end up in process lists.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "the comments of options are help texts, where brackets mean optional"
+)]
+
 use std::path::PathBuf;
 
 use anyhow::Context;
