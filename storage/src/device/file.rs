@@ -13,6 +13,7 @@ use super::{AlignedBuffer, Device, DeviceError, Operation, ReadRequest, WriteReq
 use crate::limits::{BLOCK, BLOCK_BYTES};
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use parking_lot::Mutex;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -109,6 +110,8 @@ pub struct FileDevice {
     memory_alignment: usize,
     engine: Engine,
     latched: AtomicBool,
+    /// One flush at a time, where the page cache is used.
+    flushing: Mutex<()>,
     durable_writes_work: AtomicBool,
     discard_works: AtomicBool,
 }
@@ -192,6 +195,7 @@ impl FileDevice {
             memory_alignment,
             engine,
             latched: AtomicBool::new(false),
+            flushing: Mutex::new(()),
             durable_writes_work: AtomicBool::new(true),
             discard_works: AtomicBool::new(true),
         })
@@ -281,6 +285,7 @@ impl Device for FileDevice {
     }
 
     fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let turn = (!self.is_direct()).then(|| self.flushing.lock());
         self.check(Operation::DurableWrite, offset, data.len())?;
         if self.durable_writes_work.load(Ordering::Relaxed) {
             let copy = self.bounce(data);
@@ -302,11 +307,16 @@ impl Device for FileDevice {
                 }
             }
         }
+        drop(turn);
         self.write(offset, data)?;
         self.flush()
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
+        // The system reports a failed write of its page cache to one flush only, whoever calls first. Two at once would let
+        // the other one believe in data that is lost; so there they queue, and the second sees the latch. Direct writes
+        // report their own errors, and an fsync must not wait for a commit's flush.
+        let _turn = (!self.is_direct()).then(|| self.flushing.lock());
         self.check(Operation::Flush, 0, 0)?;
         // EINTR tells nothing about what was flushed, but unlike an I/O error it leaves the pages dirty.
         let flushed = loop {

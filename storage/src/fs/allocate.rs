@@ -16,9 +16,10 @@ use crate::fs::resize::{discard, unmap, zero_part};
 use crate::fs::view::View;
 use crate::fs::write::{check_regular, range_end};
 use crate::limits::{BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENTS_PER_STEP};
-use crate::tree::{Change, Mutation};
+use crate::tree::{Change, ItemValue, Mutation};
 use crate::types::{DeviceRange, InodeNumber, TransactionId};
 use rustc_hash::FxHashMap;
+use zerocopy::IntoBytes;
 
 /// Most bytes that one piece allocates: on a device in fragments of 1 MiB that makes [`EXTENTS_PER_STEP`] items.
 const ALLOCATED_PER_STEP: u64 = EXTENTS_PER_STEP as u64 * EXTENT_BYTES_MAX;
@@ -201,6 +202,25 @@ pub fn fulfil_preallocations(
         }
     }
     (taken, true)
+}
+
+/// Gives up the preallocations of a plan: their blocks stay (or become) holes. For replay on a full device: the blocks of
+/// logged extents are set apart there before records run, so an allocation that was later filled would need room twice.
+/// Space that was only promised is not part of what a crash must keep; data is.
+pub fn drop_preallocations(plan: &mut Plan) -> EngineResult<()> {
+    let requests = std::mem::take(&mut plan.preallocate);
+    let dropped: u64 = requests.iter().map(|request| request.length).sum();
+    let Some(inode) = requests.first().map(|request| request.inode) else { return Ok(()) };
+    let key = Key::new(inode, ItemKind::Inode, 0);
+    for mutation in plan.mutations.iter_mut().filter(|mutation| mutation.key == key) {
+        if let Change::Put(value) = &mut mutation.change {
+            let mut item = InodeItem::parse(&key, value)?;
+            item.blocks -= dropped / BLOCK_BYTES;
+            *value = ItemValue::from_slice(item.to_disk().as_bytes());
+        }
+    }
+    plan.bytes -= dropped as i64;
+    Ok(())
 }
 
 /// Checks a request; answers the end of its range.

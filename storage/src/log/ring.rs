@@ -158,7 +158,10 @@ impl LogRing {
         } else {
             log_batch::batch_bytes(live.iter().map(|generation| generation.bytes.len()))
         };
-        assert!(length <= LOG_BATCH_BYTES_MAX, "a batch of {length} bytes is too large");
+        if length > LOG_BATCH_BYTES_MAX {
+            // Records that had to stay together are too many for a batch: a commit covers them instead.
+            return Err(RingError::Full);
+        }
         if length > 0 {
             self.make_room(length as u64)?;
             let extents: Vec<Arc<DataWrite>> =

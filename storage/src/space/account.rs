@@ -137,7 +137,8 @@ impl Account {
     /// Whatever grows also makes tree nodes dirty, so it is refused when single free blocks are left but no quads: on a
     /// store full of small files of which every second one was deleted, a commit would find no room for a node.
     pub(super) fn available(&self, class: Class) -> u64 {
-        let floor = self.floor(class);
+        // The last blocks are the committer's: the root tree's nodes are reserved by nobody.
+        let floor = self.floor(class).max(self.emergency as i64 / 8);
         let nodes = self.node_blocks.load(Ordering::Acquire);
         let in_quads = self.quad_blocks.load(Ordering::Acquire) as i64 - nodes as i64;
         above(self.available.load(Ordering::Acquire), floor).min(above(in_quads, floor))

@@ -91,9 +91,9 @@ impl DataWrite {
         Arc::new(Self { address, length, generation, waiting: Mutex::new(Some(Waiting { buffer, blocks })) })
     }
 
-    /// Is it on the device (not necessarily flushed)?
+    /// Is it on the device (not necessarily flushed)? Never waits: while it is being written the answer is no.
     pub fn is_written(&self) -> bool {
-        self.waiting.lock().is_none()
+        self.waiting.try_lock().is_some_and(|waiting| waiting.is_none())
     }
 
     /// Writes all of these that are not written yet; returns the bytes written.

@@ -84,6 +84,9 @@ impl Subvolume {
             resolved.keep_orphan = true;
             plan = plan_operation(&self.view_with(resolved, false), operation)?;
         }
+        // An inode may also stay because it is too large to be freed at once. Replay may find less of it (data that was
+        // never logged), free it, and then meet records of it: so the decision is the record's, not replay's.
+        resolved.keep_orphan = plan.unnamed.is_some_and(|(_, kept)| kept);
         if plan.no_change {
             let inode = plan.inode;
             return Ok(Done { inode, ticket: self.ticket(), detail, repeated: false, reclaim: None });
@@ -94,6 +97,7 @@ impl Subvolume {
             }
             // Logging may have turned pages into extents: the plan is stale.
             plan = plan_operation(&self.view_with(resolved, false), operation)?;
+            resolved.keep_orphan = plan.unnamed.is_some_and(|(_, kept)| kept);
         }
         let class = if frees_space(operation) { Class::Release } else { Class::Growth };
         let prepared = self.make_ready(&mut plan, class, true)?;

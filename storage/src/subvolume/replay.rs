@@ -5,7 +5,8 @@
 //! (data of files that nobody fsynced, background reclaiming) is missing, and planning is right from any state.
 
 use super::Subvolume;
-use crate::error::{EngineError, EngineResult};
+use crate::error::{EngineError, EngineResult, FsError};
+use crate::fs::allocate::drop_preallocations;
 use crate::fs::block_ranges::BlockRanges;
 use crate::fs::dispatch::plan_operation;
 use crate::fs::plan::Plan;
@@ -41,7 +42,20 @@ impl Subvolume {
                 // What the operation used then is used up, even if it needs less now.
                 self.next_id = self.next_id.max(record.resolved.next_id);
             }
-            let prepared = self.make_ready(&mut plan, Class::Release, false)?;
+            let ready = self.make_ready(&mut plan, Class::Release, false);
+            let prepared = match (ready, &record.body) {
+                (Err(EngineError::Refused(FsError::NoSpace)), Body::Operation(operation)) => {
+                    tracing::warn!(
+                        subvolume = self.id,
+                        record = record.sequence,
+                        "no room to preallocate space again; it stays a hole"
+                    );
+                    plan = plan_operation(&self.view_with(record.resolved, true), operation)?;
+                    drop_preallocations(&mut plan)?;
+                    self.make_ready(&mut plan, Class::Release, false)?
+                }
+                (ready, _) => ready?,
+            };
             let next_id = self.next_id;
             self.carry_out(&plan, &prepared);
             self.next_id = next_id.max(record.resolved.next_id + plan.ids_used);
