@@ -44,6 +44,10 @@ pub const REQUESTS_PER_BATCH: usize = 64;
 pub const READ_CHUNK: usize = 32 * 1024;
 /// Reads of one connection in a row before other connections of the thread get their turn.
 pub const READS_IN_A_ROW: usize = 16;
+/// Volumes of one tenant: an empty one costs space and memory that no quota counts.
+pub const VOLUMES_PER_TENANT_MAX: usize = 20_000;
+/// Free blocks that a new volume must find: its own first nodes and those of the root tree come without a reservation.
+pub const VOLUME_BLOCKS_MIN: u64 = 64;
 /// Open handles of one connection.
 pub const HANDLES_MAX: usize = 65_536;
 
@@ -65,6 +69,8 @@ pub const LOG_QUEUE_BYTES_MAX: usize = 64 << 20;
 pub const NO_SPACE_COMMITS: u32 = 2;
 /// Runs of one operation after fetches; more means that blocks vanish as fast as they are read.
 pub const FETCHES_MAX: u32 = 4096;
+/// Handles of a connection that ended closed in one step.
+pub const CLOSES_PER_MESSAGE: usize = 256;
 /// Names removed in one step of freeing a removed volume.
 pub const REMOVAL_ENTRIES_PER_STEP: usize = 64;
 /// Pause between two steps of freeing in the background, so that clients always come first.

@@ -7,7 +7,7 @@
 //! - a device error is final: the store fails, every waiter is told so.
 
 use crate::metrics::{Fallback, count};
-use crate::runtime;
+use crate::runtime::{self, Mailbox};
 use crate::server::Shared;
 use crate::transaction_manager::CommitReason;
 use crate::waiter::Waiter;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use subvol_storage::format::log_batch::batch_bytes;
-use subvol_storage::limits::LOG_BATCH_BYTES_MAX;
+use subvol_storage::limits::{BLOCK, LOG_BATCH_BYTES_MAX};
 use subvol_storage::log::generation::{ClosedGeneration, LogProgress};
 use subvol_storage::log::ring::{LogRing, RingError};
 use subvol_storage::types::{LogTransid, SubvolumeId};
@@ -73,11 +73,11 @@ impl LogQueue {
         waiter: Option<(LogTransid, Arc<LogProgress>, Waiter)>,
     ) {
         let bytes: usize = generations.iter().map(|generation| generation.bytes.len()).sum();
-        self.bytes.fetch_add(bytes, Ordering::AcqRel);
         let mut state = self.state.lock();
         if state.closed {
             return;
         }
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
         let State { queues, urgent, turn, .. } = &mut *state;
         let queue = queues.entry(subvolume).or_default();
         if waiter.is_some() && queue.waiters.is_empty() {
@@ -109,8 +109,8 @@ impl LogQueue {
         self.wake.notify_one();
     }
 
-    /// Waits for work; `None` at the end.
-    fn next(&self) -> Option<Batch> {
+    /// Waits for work, and takes at most `most` bytes of batch; `None` at the end.
+    fn next(&self, most: usize) -> Option<Batch> {
         let mut state = self.state.lock();
         while state.urgent.is_empty() && state.turn.is_empty() {
             if state.closed {
@@ -118,14 +118,14 @@ impl LogQueue {
             }
             self.wake.wait(&mut state);
         }
-        Some(gather(&mut state))
+        Some(gather(&mut state, most))
     }
 }
 
 /// One generation of each subvolume in turn, as long as they fit, and the waiters that these satisfy. Those whose fsync
 /// waits come first, and then only one more generation of the others goes along: records that nobody waits for must not
 /// make an fsync long (S5), nor may fsyncs keep them waiting for ever.
-fn gather(state: &mut State) -> Batch {
+fn gather(state: &mut State, most: usize) -> Batch {
     let mut batch = Batch { generations: Vec::new(), waiting: Vec::new() };
     loop {
         let (id, is_urgent) = match (state.urgent.pop_front(), state.turn.front()) {
@@ -140,7 +140,7 @@ fn gather(state: &mut State) -> Batch {
         if let Some(next) = queue.generations.pop_front() {
             let waiting = batch.generations.iter().chain([&next]);
             let bytes = batch_bytes(waiting.map(|generation| generation.bytes.len()));
-            if !batch.generations.is_empty() && bytes > LOG_BATCH_BYTES_MAX {
+            if !batch.generations.is_empty() && bytes > most {
                 queue.generations.push_front(next);
                 let line = if is_urgent { &mut state.urgent } else { &mut state.turn };
                 line.push_front(id);
@@ -166,7 +166,10 @@ pub fn run(shared: &Arc<Shared>) {
     runtime::favour_this_thread();
     let mut ring = LogRing::new(Arc::clone(&shared.store));
     let queue = &shared.log;
-    while let Some(batch) = queue.next() {
+    // A small ring takes no batch of the largest size, but what it consists of one by one.
+    let half = usize::try_from(shared.store.ring().size() / 2).unwrap_or(usize::MAX);
+    let most = LOG_BATCH_BYTES_MAX.min(half.saturating_sub(BLOCK));
+    while let Some(batch) = queue.next(most) {
         let bytes: usize = batch.generations.iter().map(|generation| generation.bytes.len()).sum();
         let written = write(shared, &mut ring, batch);
         queue.bytes.fetch_sub(bytes, Ordering::AcqRel);
@@ -177,6 +180,7 @@ pub fn run(shared: &Arc<Shared>) {
     // After a failure: whoever still comes is told so.
     let mut state = queue.state.lock();
     state.closed = true;
+    queue.bytes.store(0, Ordering::Release);
     state.queues.clear();
     state.urgent.clear();
     state.turn.clear();
@@ -225,6 +229,10 @@ fn write(shared: &Arc<Shared>, ring: &mut LogRing, mut batch: Batch) -> bool {
                 }
                 shared.request_commit(CommitReason::RingFull);
                 let mut state = shared.log.state.lock();
+                if state.closed && shared.transactions.get().is_none_or(Mailbox::is_closed) {
+                    tracing::warn!("the log ring is full and nobody commits any more");
+                    return false;
+                }
                 if !state.committed {
                     shared.log.wake.wait_for(&mut state, FULL_RING_PAUSE);
                 }

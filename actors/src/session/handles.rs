@@ -64,8 +64,9 @@ impl Handles {
         self.table.lock().handles.remove(&number)
     }
 
-    /// Removes all.
-    pub fn take_all(&self) -> Vec<Handle> {
-        self.table.lock().handles.drain().map(|(_, handle)| handle).collect()
+    /// Removes as many as there are, at most `most`.
+    pub fn take_some(&self, most: usize) -> Vec<Handle> {
+        let mut table = self.table.lock();
+        table.handles.extract_if(|_, _| true).take(most).map(|(_, handle)| handle).collect()
     }
 }

@@ -31,20 +31,22 @@ const NO_SPACE_PAUSE: Duration = Duration::from_millis(100);
 pub struct Step;
 
 /// The grace time is over: free what has no name and is not open.
-pub struct ScanOrphans;
+pub struct GraceOver;
 
 /// Extents reached the device, or never will.
 struct DataWritten {
     bytes: u64,
 }
 
-messages!(Step, ScanOrphans, DataWritten);
+messages!(Step, GraceOver, DataWritten);
 
 /// What is scheduled.
 #[derive(Debug, Default)]
 pub struct Background {
     scheduled: bool,
     fetching: bool,
+    /// Writeback met a block that cannot be read: it is the next freeze's business.
+    write_back_stopped: bool,
 }
 
 impl SubvolumeRoot {
@@ -52,8 +54,12 @@ impl SubvolumeRoot {
         !self.free.is_empty()
             || self.scan.is_some()
             || self.removal.as_ref().is_some_and(super::removal::Removal::has_work)
-            || self.subvolume.dirty_bytes() > WRITEBACK_START_BYTES
+            || self.wants_write_back()
             || self.parked.values().any(|parked| matches!(parked.why, Why::Dirty | Why::Trim))
+    }
+
+    fn wants_write_back(&self) -> bool {
+        !self.background.write_back_stopped && self.subvolume.dirty_bytes() > WRITEBACK_START_BYTES
     }
 
     pub(super) fn schedule_background(&mut self) {
@@ -69,42 +75,43 @@ impl SubvolumeRoot {
 
     /// Frees an inode without names in the background.
     pub(super) fn free_later(&mut self, inode: InodeNumber) {
-        self.free.push_back(inode);
+        self.free.push(inode);
     }
 
     /// Frees what lies past the end of a file in the background, if the operation left any.
     pub(super) fn trim_later(&mut self, inode: InodeNumber) {
         let pending = |flags: u64| flags & inode_flags::TRIM_PENDING != 0;
         if self.subvolume.attributes(inode).is_ok_and(|item| pending(item.flags)) {
-            self.free.push_back(inode);
+            self.free.push(inode);
         }
     }
 
-    /// Does the log writer have so much to write that no more records may pile up?
+    /// Does the log writer have so much to write that no more records may pile up? Not of a failed store: nothing drains
+    /// any more, and who waited would wait for ever instead of seeing the error.
     pub(super) fn is_log_congested(&self) -> bool {
-        self.shared.log.waiting_bytes() > LOG_QUEUE_BYTES_MAX
+        self.shared.log.waiting_bytes() > LOG_QUEUE_BYTES_MAX && self.shared.store.failure().is_none()
     }
 
-    /// Must writes of this subvolume wait for its data to reach the device?
+    /// Must writes of this subvolume wait for its data to reach the device? Not of a failed store, as above.
     pub(super) fn is_over_share(&self) -> bool {
         if self.shared.counters.dirty_bytes.load(Ordering::Relaxed) < DIRTY_BYTES_MAX {
             return false;
         }
         let share = DIRTY_BYTES_MAX / self.shared.registry.count().max(1) as u64;
-        self.dirty_bytes() > share.max(DIRTY_SHARE_MIN)
+        self.dirty_bytes() > share.max(DIRTY_SHARE_MIN) && self.shared.store.failure().is_none()
     }
 
     /// Turns dirty pages into extents when there are many, and gives new extents to the data writers.
     pub(super) fn write_back(&mut self) {
         for _ in 0..WRITEBACK_STEPS {
-            if self.background.fetching || self.subvolume.dirty_bytes() <= WRITEBACK_START_BYTES {
+            if self.background.fetching || !self.wants_write_back() {
                 break;
             }
             match self.subvolume.write_back_any() {
                 Ok(WritebackProgress::More) => {}
                 Ok(WritebackProgress::Done) => break,
                 Err(error) => {
-                    self.background_needs(error.into());
+                    self.write_back_needs(error.into());
                     break;
                 }
             }
@@ -142,7 +149,27 @@ impl SubvolumeRoot {
         self.background_step();
     }
 
-    /// A block that background work needs is damaged: the inode in front is left alone, the rest goes on.
+    /// A block that writeback needs cannot be read, or a commit says that it may try again.
+    pub(super) fn stop_write_back(&mut self, stop: bool) {
+        self.background.write_back_stopped = stop;
+    }
+
+    fn write_back_needs(&mut self, stop: Stop) {
+        match stop {
+            Stop::Fetch(fetch) => {
+                self.background.fetching = true;
+                self.fetch(Target::WriteBack, fetch);
+            }
+            Stop::NoSpace => self.background_needs(Stop::NoSpace),
+            _ => self.stop_write_back(true),
+        }
+    }
+
+    pub(super) fn write_back_fetched(&mut self) {
+        self.background.fetching = false;
+    }
+
+    /// A block that freeing needs is damaged: the inode in front is left alone, the rest goes on.
     pub(super) fn give_up_background(&mut self) {
         self.background.fetching = false;
         if self.free.pop_front().is_none() {
@@ -189,9 +216,12 @@ impl SubvolumeRoot {
         if let Some(after) = self.scan {
             let found = self.subvolume.orphans(after, ORPHANS_PER_LIST)?;
             self.scan = found.last().copied().filter(|_| found.len() == ORPHANS_PER_LIST);
-            self.free.extend(found);
+            match &mut self.grace {
+                Some(waiting) => waiting.extend(found),
+                None => self.free.extend(found),
+            }
         }
-        let Some(&inode) = self.free.front() else { return Ok(()) };
+        let Some(inode) = self.free.front() else { return Ok(()) };
         if !self.free_some(inode)? {
             self.free.pop_front();
         }
@@ -228,11 +258,11 @@ impl Handler<Step> for SubvolumeRoot {
     }
 }
 
-impl Handler<ScanOrphans> for SubvolumeRoot {
+impl Handler<GraceOver> for SubvolumeRoot {
     type Result = ();
 
-    fn handle(&mut self, _: ScanOrphans, _: &mut Context<Self>) {
-        self.scan = Some(0);
+    fn handle(&mut self, _: GraceOver, _: &mut Context<Self>) {
+        self.free.extend(self.grace.take().into_iter().flatten());
         self.after_messages();
     }
 }

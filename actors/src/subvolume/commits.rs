@@ -33,6 +33,8 @@ pub(super) struct Freezing {
     transid: TransactionId,
     rounds: u32,
     waits_for_fetch: bool,
+    /// A read failed and was tried again.
+    read_again: bool,
 }
 
 impl SubvolumeRoot {
@@ -88,6 +90,11 @@ impl SubvolumeRoot {
         }
     }
 
+    /// One read error must not stop the store for everybody if it does not come back: true once in a freeze.
+    pub(super) fn freeze_may_read_again(&mut self) -> bool {
+        self.freeze.as_mut().is_some_and(|freezing| !std::mem::replace(&mut freezing.read_again, true))
+    }
+
     pub(super) fn freeze_failed(&mut self) {
         if self.freeze.take().is_some() {
             self.shared.froze(FreezeResult { subvolume: self.subvolume.id(), frozen: None });
@@ -99,7 +106,8 @@ impl Handler<Freeze> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: Freeze, _: &mut Context<Self>) {
-        self.freeze = Some(Freezing { transid: message.transid, rounds: 0, waits_for_fetch: false });
+        self.freeze =
+            Some(Freezing { transid: message.transid, rounds: 0, waits_for_fetch: false, read_again: false });
         self.drive_freeze();
         self.after_messages();
     }
@@ -122,6 +130,7 @@ impl Handler<CommitDurable> for SubvolumeRoot {
     fn handle(&mut self, message: CommitDurable, _: &mut Context<Self>) {
         self.now = runtime::now();
         self.subvolume.commit_durable(message.transid);
+        self.stop_write_back(false);
         self.run_parked(Why::Dirty);
         self.after_messages();
     }

@@ -25,8 +25,10 @@ pub enum Target {
     Job(u64),
     /// The freeze for a commit.
     Freeze,
-    /// Background work.
+    /// Freeing in the background.
     Background,
+    /// Turning dirty pages into extents ahead of the commit.
+    WriteBack,
 }
 
 /// Blocks arrived.
@@ -78,6 +80,9 @@ impl SubvolumeRoot {
             }
         }
         tracing::error!(subvolume = self.subvolume.id(), %error, "a block could not be read");
+        if target == Target::Freeze && self.freeze_may_read_again() {
+            return true;
+        }
         match target {
             Target::Job(token) => {
                 let code = match error {
@@ -92,6 +97,10 @@ impl SubvolumeRoot {
                 self.freeze_failed();
             }
             Target::Background => self.give_up_background(),
+            Target::WriteBack => {
+                self.write_back_fetched();
+                self.stop_write_back(true);
+            }
         }
         false
     }
@@ -133,6 +142,7 @@ impl Handler<Fetched> for SubvolumeRoot {
                 Target::Job(token) => self.run_again(token),
                 Target::Freeze => self.drive_freeze(),
                 Target::Background => self.background_fetched(),
+                Target::WriteBack => self.write_back_fetched(),
             }
         }
         if self.fetching == 0 || self.staged_bytes > STAGED_BYTES_MAX {

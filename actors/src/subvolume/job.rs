@@ -81,6 +81,8 @@ pub struct Progress {
     pub data: Vec<ReadSegment>,
     /// Held from the arrival on; only in measurements.
     pub pin: Option<LogPin>,
+    /// Where the present step's search goes on.
+    pub seek_from: Option<u64>,
     /// Commits forced for space.
     pub commits: u32,
     /// Runs after fetches.
@@ -112,6 +114,8 @@ pub enum Stop {
     Dirty,
     /// A pin keeps the log from closing.
     Pinned,
+    /// It was busy long enough: others first.
+    Turn,
     /// Its result counts once the log is durable.
     Log {
         /// The result.

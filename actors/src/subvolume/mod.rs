@@ -13,6 +13,7 @@ mod changes;
 mod commits;
 pub mod convert;
 mod fetch;
+mod free_queue;
 pub mod job;
 mod queries;
 mod removal;
@@ -23,16 +24,17 @@ pub use commits::{CommitDurable, Freeze};
 pub use removal::Remove;
 pub use run::Resume;
 
+use crate::limits::CLOSES_PER_MESSAGE;
 use crate::metrics::{VolumeGauge, count};
 use crate::options::PinPoint;
 use crate::runtime::{self, Actor, Arbiter, Context, Handler, Mailbox, messages};
 use crate::server::Shared;
 use crate::session::Session;
 use background::Background;
+use free_queue::FreeQueue;
 use job::Job;
 use run::Parked;
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use subvol_protocol::request::FileRequest;
@@ -91,9 +93,11 @@ pub struct SubvolumeRoot {
     fetching: usize,
     staged_bytes: u64,
     /// Inodes to be freed or trimmed by background steps.
-    free: VecDeque<InodeNumber>,
+    free: FreeQueue,
     /// Orphans are listed from here on.
     scan: Option<InodeNumber>,
+    /// Orphans found while their clients may still come back and open them again; `None` once they may not.
+    grace: Option<Vec<InodeNumber>>,
     background: Background,
     /// Extents handed to the data writers and not yet on the device, in bytes.
     in_flight: u64,
@@ -114,7 +118,7 @@ impl SubvolumeRoot {
         Mailbox::start(arbiter, move |mailbox| {
             // Files without names stay for a while after a start: their clients may come back and open them again.
             let grace = shared.options.orphan_grace.saturating_sub(shared.started.elapsed());
-            runtime::later(&mailbox, grace, background::ScanOrphans);
+            runtime::later(&mailbox, grace, background::GraceOver);
             let removal = removal::Removal::of(&subvolume);
             let mut root = Self {
                 shared,
@@ -127,8 +131,9 @@ impl SubvolumeRoot {
                 next_token: 1,
                 fetching: 0,
                 staged_bytes: 0,
-                free: VecDeque::new(),
-                scan: None,
+                free: FreeQueue::default(),
+                scan: Some(0),
+                grace: Some(Vec::new()),
                 background: Background::default(),
                 in_flight: 0,
                 counted_dirty: 0,
@@ -157,7 +162,8 @@ impl SubvolumeRoot {
         gauge.log_transid.store(self.subvolume.log_transid(), Ordering::Relaxed);
         gauge.log_backlog.store(self.subvolume.log_backlog_bytes() as u64, Ordering::Relaxed);
         gauge.pinned_blocks.store(self.subvolume.pinned_blocks(), Ordering::Relaxed);
-        gauge.orphans.store(self.free.len() as u64, Ordering::Relaxed);
+        let orphans = self.free.len() + self.grace.as_ref().map_or(0, Vec::len);
+        gauge.orphans.store(orphans as u64, Ordering::Relaxed);
         gauge.operations.store(self.operations, Ordering::Relaxed);
         let dirty = self.dirty_bytes();
         if dirty != self.counted_dirty {
@@ -228,8 +234,14 @@ impl Handler<SessionEnded> for SubvolumeRoot {
 
     fn handle(&mut self, message: SessionEnded, _: &mut Context<Self>) {
         message.session.ended.store(true, Ordering::Relaxed);
-        for handle in message.session.handles.take_all() {
+        let handles = message.session.handles.take_some(CLOSES_PER_MESSAGE);
+        let more = handles.len() == CLOSES_PER_MESSAGE;
+        for handle in handles {
             self.close_inode(handle.inode);
+        }
+        if more {
+            // Each may free a file: others get their turn in between.
+            self.mailbox.send(message);
         }
         self.after_messages();
     }
@@ -239,6 +251,11 @@ impl Handler<SetLimits> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: SetLimits, _: &mut Context<Self>) {
+        if self.removal.is_some() {
+            // A change between the last commit and the end of this actor would be dirty without an owner. Who asked sees
+            // that nobody answered.
+            return;
+        }
         self.subvolume.set_limits(message.limits);
         let _ = message.done.send(());
         self.after_messages();

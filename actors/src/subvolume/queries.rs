@@ -153,18 +153,22 @@ impl SubvolumeRoot {
         Ok(FileResponse::Read { length: plan.length as u32, end_of_file })
     }
 
-    pub(super) fn seek(&self, run: &Run<'_>, file: FileRef, offset: u64, target: SeekTarget) -> Step {
+    pub(super) fn seek(&self, run: &mut Run<'_>, file: FileRef, offset: u64, target: SeekTarget) -> Step {
         let (inode, _) = run.file(file)?;
         let kind = match target {
             SeekTarget::Data => SeekKind::Data,
             SeekTarget::Hole => SeekKind::Hole,
         };
-        let mut from = offset;
-        // The engine looks at a bounded number of extents at a time.
-        loop {
-            match self.subvolume.seek(inode, from, kind).map_err(|error| self.not_found_in(inode, error))? {
-                Seek::Found(offset) => return Ok(FileResponse::Found { offset }),
-                Seek::From(at) => from = at,
+        let from = run.state.seek_from.unwrap_or(offset);
+        // The engine looks at a bounded number of extents at a time, and others get their turn in between.
+        match self.subvolume.seek(inode, from, kind).map_err(|error| self.not_found_in(inode, error))? {
+            Seek::Found(offset) => {
+                run.state.seek_from = None;
+                Ok(FileResponse::Found { offset })
+            }
+            Seek::From(at) => {
+                run.state.seek_from = Some(at);
+                Err(Stop::Turn)
             }
         }
     }

@@ -168,6 +168,11 @@ impl Handler<Gone> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, _: Gone, context: &mut Context<Self>) {
+        if self.subvolume.is_dirty() || self.subvolume.is_frozen() {
+            // The next commit would look for an owner, and write the root again.
+            self.commit_then(vec![RootChange::RemoveSubvolume(self.subvolume.id())], Gone);
+            return;
+        }
         tracing::info!(subvolume = self.subvolume.id(), "a removed volume is gone");
         self.shared.registry.unload(self.subvolume.id());
         runtime::stop(context);

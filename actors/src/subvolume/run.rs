@@ -54,6 +54,8 @@ pub enum Why {
     Durable,
     /// A commit.
     Commit,
+    /// Its next turn.
+    Turn,
 }
 
 impl SubvolumeRoot {
@@ -118,6 +120,10 @@ impl SubvolumeRoot {
                 self.fetch(super::fetch::Target::Job(token), fetch);
             }
             Stop::Pinned => drop(self.park(job, token, Why::Pinned)),
+            Stop::Turn => {
+                let token = self.park(job, token, Why::Turn);
+                self.mailbox.send(Resume { token, durable: None });
+            }
             Stop::Dirty => {
                 self.park(job, token, Why::Dirty);
                 self.schedule_background();

@@ -150,6 +150,11 @@ impl SpaceManager {
             panic!("commit {generation} is finished but was not begun");
         };
         inner.committed = generation;
+        // What was used before is used again first: on a sparse file new blocks cost the host a journal commit, which
+        // every fsync of the store then waits for, and the file grows without need.
+        if let Some(first) = pending.freed.as_slice().first() {
+            inner.rover = inner.rover.min(first.start);
+        }
         for (index, bitmap) in pending.next {
             let group = &mut inner.groups[index];
             group.durable = bitmap;

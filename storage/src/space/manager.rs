@@ -29,7 +29,7 @@ pub(super) struct Inner {
     pub(super) committed: u64,
     pub(super) pending: Option<Pending>,
     /// Block at which the next search without a hint begins.
-    rover: u64,
+    pub(super) rover: u64,
     /// Free quads of all groups.
     quads: u64,
 }

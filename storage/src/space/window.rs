@@ -57,7 +57,7 @@ impl AllocationWindow {
     /// Gives back what was not handed out: the owner is idle, or the store is nearly full.
     pub fn give_back(&mut self, space: &SpaceManager) {
         space.release_unwritten(self.rest);
-        *self = Self { rest: Run::new(self.rest.start, 0), next_blocks: WINDOW_BLOCKS_MIN };
+        *self = Self::new();
     }
 
     fn refill(&mut self, space: &SpaceManager, covered: u64, least: u64) -> Option<()> {
