@@ -3,7 +3,7 @@
 mod support;
 
 use subvol_protocol::error::ErrorCode;
-use subvol_protocol::request::{FileRef, FileRequest};
+use subvol_protocol::request::{FileRef, FileRequest, InodeRef, OpenFlags};
 use subvol_protocol::response::FileResponse;
 use support::{MIB, Place, code, create_request};
 
@@ -66,5 +66,64 @@ fn a_handle_reaches_a_file_that_lost_its_name() {
         FileRequest::Close { handle: subvol_protocol::request::HandleRef::Explicit(handle), lineage: None };
     assert_eq!(client.file(close.clone()), Ok(FileResponse::Closed));
     assert_eq!(code(client.file(close)), ErrorCode::StaleHandle);
+    server.shutdown().expect("committed");
+}
+
+/// What is half freed must not come back: replay would meet a whole file and free it at once.
+#[test]
+fn a_file_that_is_being_freed_cannot_be_opened_or_changed_by_number() {
+    let place = Place::new(256 * MIB);
+    let server = place.start();
+    let mut client = place.volume("v");
+    let (inode, handle) = client.create("a");
+    for block in 0..2100 {
+        client.write(handle, block * 8192, &[1; 4096]).expect("written");
+    }
+    client.fsync(handle).expect("more extents than a step frees");
+    let close =
+        FileRequest::Close { handle: subvol_protocol::request::HandleRef::Explicit(handle), lineage: None };
+    assert_eq!(client.file(close), Ok(FileResponse::Closed));
+    let file = InodeRef::Explicit(inode);
+    let ids = client.send_all([
+        FileRequest::Unlink { parent: support::ROOT, name: support::name("a") },
+        FileRequest::Open { inode: file, flags: OpenFlags::READ },
+        FileRequest::PunchHole { file: FileRef::inode(inode), offset: 0, length: 4096 },
+    ]);
+    assert!(support::file_response(client.wait(ids[0]).0).is_ok());
+    assert_eq!(code(support::file_response(client.wait(ids[1]).0)), ErrorCode::StaleInode);
+    assert_eq!(code(support::file_response(client.wait(ids[2]).0)), ErrorCode::StaleInode);
+    server.shutdown().expect("committed");
+}
+
+/// A file without a name that no handle reaches would cost its tenant an inode until the next start.
+#[test]
+fn a_file_that_cannot_be_opened_is_not_made() {
+    let place = Place::new(256 * MIB);
+    let server = place.start();
+    let mut client = place.volume("v");
+    let (inode, _) = client.create("a");
+    let open = || FileRequest::Open { inode: InodeRef::Explicit(inode), flags: OpenFlags::READ };
+    let mut left = subvol_actors::limits::HANDLES_MAX - 1;
+    while left > 0 {
+        let batch = left.min(128);
+        for id in client.send_all((0..batch).map(|_| open())) {
+            assert!(support::file_response(client.wait(id).0).is_ok());
+        }
+        left -= batch;
+    }
+    let unnamed = FileRequest::CreateUnnamed {
+        parent: support::ROOT,
+        permissions: 0o600,
+        uid: 0,
+        gid: 0,
+        open: OpenFlags::WRITE,
+    };
+    assert_eq!(code(client.file(unnamed)), ErrorCode::TooManyRequests);
+    assert_eq!(code(client.file(support::create_request("b"))), ErrorCode::TooManyRequests);
+    assert_eq!(code(client.lookup("b")), ErrorCode::NotFound);
+    match client.file(FileRequest::StatFs) {
+        Ok(FileResponse::Statistics { statistics }) => assert_eq!(statistics.used_inodes, 1),
+        other => panic!("{other:?}"),
+    }
     server.shutdown().expect("committed");
 }

@@ -279,3 +279,25 @@ fn many_volumes_start_quickly_and_leave_memory_when_idle() {
     assert!(names.len() == COUNT && names.is_sorted());
     server.shutdown().expect("stopped");
 }
+
+/// A volume takes space that nobody reserved: on a full store it is refused, and deleting still works.
+#[test]
+fn a_full_store_takes_no_more_volumes() {
+    let place = Place::new(256 * MIB);
+    let server = place.start();
+    let mut client = place.volume("v");
+    let (_, handle) = client.create("a");
+    let mut at = 0;
+    for size in [1 << 20, 4096] {
+        let data = vec![1; size];
+        while client.write(handle, at, &data).is_ok() {
+            at += size as u64;
+        }
+    }
+    assert_eq!(code(client.create_volume("w", UNLIMITED, UNLIMITED)), ErrorCode::NoSpace);
+    client.file(FileRequest::Unlink { parent: ROOT, name: name("a") }).expect("removed");
+    client.file(FileRequest::Close { handle: HandleRef::Explicit(handle), lineage: None }).expect("closed");
+    client.file(FileRequest::SyncVolume { lineage: None }).expect("committed");
+    client.create_volume("w", UNLIMITED, UNLIMITED).expect("created");
+    server.shutdown().expect("stopped");
+}

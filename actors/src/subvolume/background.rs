@@ -45,6 +45,8 @@ messages!(Step, GraceOver, DataWritten);
 pub struct Background {
     scheduled: bool,
     fetching: bool,
+    /// The list of orphans is being read.
+    scanning: bool,
     /// Writeback met a block that cannot be read: it is the next freeze's business.
     write_back_stopped: bool,
 }
@@ -172,11 +174,12 @@ impl SubvolumeRoot {
     /// A block that freeing needs is damaged: the inode in front is left alone, the rest goes on.
     pub(super) fn give_up_background(&mut self) {
         self.background.fetching = false;
-        if self.free.pop_front().is_none() {
+        if std::mem::take(&mut self.background.scanning) {
             self.scan = None;
-            if let Some(removal) = &mut self.removal {
-                removal.give_up();
-            }
+        } else if self.free.pop_front().is_none()
+            && let Some(removal) = &mut self.removal
+        {
+            removal.give_up();
         }
     }
 
@@ -214,7 +217,9 @@ impl SubvolumeRoot {
 
     fn free_step(&mut self) -> EngineResult<()> {
         if let Some(after) = self.scan {
+            self.background.scanning = true;
             let found = self.subvolume.orphans(after, ORPHANS_PER_LIST)?;
+            self.background.scanning = false;
             self.scan = found.last().copied().filter(|_| found.len() == ORPHANS_PER_LIST);
             match &mut self.grace {
                 Some(waiting) => waiting.extend(found),

@@ -91,6 +91,31 @@ impl SubvolumeRoot {
         }
     }
 
+    /// Refuses a change of an inode that is being freed. It may be half gone already, which the log does not say: replay
+    /// would meet a whole one. During the grace after a start nothing is freed, so that clients may come back to it.
+    fn refuse_dying(&self, run: &Run<'_>, inode: InodeNumber) -> Result<(), Stop> {
+        if run.state.executed.is_some() || self.subvolume.is_open(inode) {
+            return Ok(());
+        }
+        let is_freed = self.grace.is_none() || self.free.contains(inode);
+        if is_freed && self.attributes_of(inode)?.links == 0 {
+            return Err(ErrorCode::StaleInode.into());
+        }
+        Ok(())
+    }
+
+    /// Can the session take one more handle? Asked before anything is made that only the handle would reach.
+    fn check_room(&self, run: &Run<'_>) -> Result<(), Stop> {
+        if run.ask.session.ended.load(Ordering::Relaxed) {
+            // Nobody would ever close it.
+            return Err(ErrorCode::StaleHandle.into());
+        }
+        if !run.ask.session.handles.has_room() {
+            return Err(WireError::new(ErrorCode::TooManyRequests, "too many open handles").into());
+        }
+        Ok(())
+    }
+
     /// Opens an inode for the session. The last thing a step does: it must not be done twice.
     pub(super) fn open_handle(
         &mut self,
@@ -99,20 +124,16 @@ impl SubvolumeRoot {
         flags: OpenFlags,
         is_directory: bool,
     ) -> Result<u64, Stop> {
-        let handles = &run.ask.session.handles;
-        if run.ask.session.ended.load(Ordering::Relaxed) {
-            // Nobody would ever close it.
-            return Err(ErrorCode::StaleHandle.into());
-        }
-        if !handles.has_room() {
-            return Err(WireError::new(ErrorCode::TooManyRequests, "too many open handles").into());
-        }
+        self.check_room(run)?;
         let ticket = self.subvolume.open_inode(inode)?;
-        Ok(handles.insert(Handle { inode, flags, is_directory, ticket }))
+        Ok(run.ask.session.handles.insert(Handle { inode, flags, is_directory, ticket }))
     }
 
     pub(super) fn create(&mut self, run: &mut Run<'_>, create: &Create) -> Step {
         let parent = run.inode(create.parent)?;
+        if create.open.is_some() && run.state.executed.is_none() {
+            self.check_room(run)?;
+        }
         let target = match &create.kind {
             NewKind::Symlink(target) => Bytes::copy_from_slice(target.as_bytes()),
             _ => Bytes::new(),
@@ -165,6 +186,9 @@ impl SubvolumeRoot {
         (permissions, uid, gid): (u32, u32, u32),
         open: OpenFlags,
     ) -> Step {
+        if run.state.executed.is_none() {
+            self.check_room(run)?;
+        }
         let parent = self.attributes_of(run.inode(parent)?)?;
         if convert::file_kind(parent.mode) != subvol_protocol::attributes::FileKind::Directory {
             return Err(ErrorCode::NotDirectory.into());
@@ -172,14 +196,21 @@ impl SubvolumeRoot {
         let gid = if parent.mode & SET_GROUP_ID != 0 { parent.gid } else { gid };
         let mode = subvol_protocol::attributes::FileKind::Regular.mode_bits() | permissions;
         let done = self.execute(run, 0, &Operation::CreateUnnamed { mode, uid, gid }, 1)?;
-        let attributes = self.attributes_of(done.inode)?;
-        let handle = Some(self.open_handle(run, done.inode, open, false)?);
+        let opened = self
+            .attributes_of(done.inode)
+            .and_then(|attributes| Ok((attributes, self.open_handle(run, done.inode, open, false)?)));
+        if matches!(opened, Err(Stop::Error(_))) && !self.subvolume.is_open(done.inode) {
+            // Nobody will ever reach it.
+            self.free_later(done.inode);
+        }
+        let (attributes, handle) = opened?;
         let ticket = convert::lineage(done.ticket);
-        Ok(FileResponse::Created { attributes, handle, created: true, ticket })
+        Ok(FileResponse::Created { attributes, handle: Some(handle), created: true, ticket })
     }
 
     pub(super) fn link(&mut self, run: &mut Run<'_>, file: FileRef, parent: InodeRef, name: &Name) -> Step {
         let (inode, _) = run.file(file)?;
+        self.refuse_dying(run, inode)?;
         let parent = run.inode(parent)?;
         let operation = Operation::Link { inode, place: place(parent, name) };
         let done = self.execute_in(run, &operation, 0, &[inode, parent])?;
@@ -227,6 +258,9 @@ impl SubvolumeRoot {
             to: place(new_parent, new_name),
             mode: convert::rename_mode(mode),
         };
+        if target != 0 && mode == RenameMode::Replace && run.state.executed.is_none() {
+            self.log_before_replacing(parent, name)?;
+        }
         // Everything slow is done or ends this call with a fetch: the pin is held for the records alone.
         let pin = match self.shared.options.bench.pin_point {
             PinPoint::BeforeFirstRecord => Some(self.subvolume.pin_log()),
@@ -239,11 +273,22 @@ impl SubvolumeRoot {
         Ok(FileResponse::Renamed { inode: done.inode, replaced, ticket: convert::lineage(done.ticket) })
     }
 
+    /// A file that replaces another is in the log before its new name is (S3). Its extents may be more than a batch holds,
+    /// so they go there before the pin, which keeps records together.
+    fn log_before_replacing(&mut self, parent: InodeNumber, name: &Name) -> Result<(), Stop> {
+        self.shared.store.check_writable()?;
+        if let Some(source) = self.subvolume.view().entry(parent, name.as_bytes())? {
+            self.subvolume.log_inode_data(source.inode)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn set_attributes(&mut self, run: &mut Run<'_>, asked: &SetAttributes) -> Step {
         let (inode, flags) = run.file(asked.file)?;
         if asked.size.is_some() && flags.is_some_and(|flags| !flags.contains(OpenFlags::WRITE)) {
             return Err(not_open_for("writing"));
         }
+        self.refuse_dying(run, inode)?;
         let time = |set: Option<SetTime>| -> Option<Timestamp> {
             set.map(|set| match set {
                 SetTime::Now => self.now,
@@ -291,6 +336,7 @@ impl SubvolumeRoot {
 
     /// A change whose reply has nothing but the ticket.
     fn simple(&mut self, run: &mut Run<'_>, operation: &Operation, inode: InodeNumber) -> Step {
+        self.refuse_dying(run, inode)?;
         let done = self.execute_in(run, operation, 0, &[inode])?;
         Ok(FileResponse::Done { ticket: convert::lineage(done.ticket) })
     }
@@ -315,6 +361,7 @@ impl SubvolumeRoot {
         if !flags.contains(OpenFlags::WRITE) {
             return Err(not_open_for("writing"));
         }
+        self.refuse_dying(run, inode)?;
         let append = flags.contains(OpenFlags::APPEND) || position == WritePosition::Append;
         let offset = match position {
             WritePosition::At(offset) if !append => offset,
@@ -346,6 +393,7 @@ impl SubvolumeRoot {
 
     pub(super) fn open(&mut self, run: &mut Run<'_>, inode: InodeRef, flags: OpenFlags) -> Step {
         let inode = run.inode(inode)?;
+        self.refuse_dying(run, inode)?;
         let attributes = self.attributes_of(inode)?;
         let is_directory = attributes.kind() == Some(subvol_protocol::attributes::FileKind::Directory);
         if flags.contains(OpenFlags::DIRECTORY) && !is_directory {

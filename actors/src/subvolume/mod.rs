@@ -35,6 +35,7 @@ use free_queue::FreeQueue;
 use job::Job;
 use run::Parked;
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use subvol_protocol::request::FileRequest;
@@ -89,6 +90,9 @@ pub struct SubvolumeRoot {
     operations: u64,
     parked: FxHashMap<u64, Parked>,
     next_token: u64,
+    /// Sessions whose jobs may no longer be held back, and whether they are being looked at.
+    freed: VecDeque<u64>,
+    freeing: bool,
     /// Block reads under way, and the bytes kept for those who wait for them.
     fetching: usize,
     staged_bytes: u64,
@@ -129,6 +133,8 @@ impl SubvolumeRoot {
                 operations: 0,
                 parked: FxHashMap::default(),
                 next_token: 1,
+                freed: VecDeque::new(),
+                freeing: false,
                 fetching: 0,
                 staged_bytes: 0,
                 free: FreeQueue::default(),

@@ -227,22 +227,31 @@ impl SubvolumeRoot {
 
     fn forget(&mut self, token: u64, session: &std::sync::Arc<crate::session::Session>) {
         self.parked.remove(&token);
-        session.parked.fetch_sub(1, Ordering::Relaxed);
-        if session.parked.load(Ordering::Relaxed) == 0 {
-            return;
+        if session.parked.fetch_sub(1, Ordering::Relaxed) > 1 {
+            self.freed.push_back(session.id);
         }
-        // Those of the session that were behind it may go now, in their order.
-        let mut behind: Vec<u64> = self
-            .parked
-            .iter()
-            .filter(|(_, parked)| parked.why == Why::Behind && parked.job.ask.session.id == session.id)
-            .map(|(&token, _)| token)
-            .collect();
-        behind.sort_unstable();
-        for token in behind {
-            let Some(parked) = self.parked.get(&token) else { continue };
-            if !self.is_behind(&parked.job, token, &parked.footprint) {
-                self.run_again(token);
+        if !std::mem::replace(&mut self.freeing, true) {
+            self.run_freed();
+            self.freeing = false;
+        }
+    }
+
+    /// Those that were behind a job that is gone may go now, in their order. What they free in turn is queued, so that a
+    /// chain of them is a loop and not a recursion as deep as the chain is long.
+    fn run_freed(&mut self) {
+        while let Some(session) = self.freed.pop_front() {
+            let mut behind: Vec<u64> = self
+                .parked
+                .iter()
+                .filter(|(_, parked)| parked.why == Why::Behind && parked.job.ask.session.id == session)
+                .map(|(&token, _)| token)
+                .collect();
+            behind.sort_unstable();
+            for token in behind {
+                let Some(parked) = self.parked.get(&token) else { continue };
+                if !self.is_behind(&parked.job, token, &parked.footprint) {
+                    self.run_again(token);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::Identity;
 use super::admin::{changed, commit};
+use crate::limits::{VOLUME_BLOCKS_MIN, VOLUMES_PER_TENANT_MAX};
 use crate::registry::Unavailable;
 use crate::runtime;
 use crate::server::Shared;
@@ -15,6 +16,7 @@ use subvol_protocol::limits::{MAX_LIST_PAGE, UNLIMITED};
 use subvol_protocol::name::Label;
 use subvol_protocol::request::VolumeRef;
 use subvol_protocol::response::{AdminResponse, VolumeSummary};
+use subvol_storage::space::Class;
 use subvol_storage::subvolume::RootDescription;
 use subvol_storage::types::{Limits, SubvolumeId, TenantId};
 
@@ -33,9 +35,19 @@ pub(super) async fn create(
         if !state.tenants.contains_key(&tenant_name) {
             return Err(ErrorCode::UnknownTenant.into());
         }
-        if state.volumes.contains_key(&key) || !state.reserved.insert(key.clone()) {
+        let of_tenant = |(owner, _): &&(TenantId, Label)| *owner == tenant;
+        if state.volumes.contains_key(&key) || state.reserved.contains(&key) {
             return Err(ErrorCode::Exists.into());
         }
+        let volumes = state.volumes.keys().filter(of_tenant).count();
+        if volumes + state.reserved.iter().filter(of_tenant).count() >= VOLUMES_PER_TENANT_MAX {
+            let detail = format!("a tenant may have {VOLUMES_PER_TENANT_MAX} volumes: remove one first");
+            return Err(WireError::new(ErrorCode::QuotaInodes, &detail));
+        }
+        if shared.store.space().available(Class::Growth) < VOLUME_BLOCKS_MIN {
+            return Err(ErrorCode::NoSpace.into());
+        }
+        state.reserved.insert(key.clone());
     }
     let id = shared.store.take_subvolume_id();
     let description = RootDescription {
@@ -117,11 +129,24 @@ pub(super) async fn remove(shared: &Arc<Shared>, tenant: TenantId, volume: &Volu
         Unavailable::InUse => ErrorCode::Busy,
         Unavailable::Unknown => ErrorCode::UnknownVolume,
     })?;
+    // Nobody finds it from now on, but its name is free only when the mark is durable: a crash before that would leave two
+    // volumes of one name.
+    let name = {
+        let mut state = shared.tenants.state.lock();
+        let name = state.volumes.iter().find(|(_, known)| **known == id).map(|(name, _)| name.clone());
+        if let Some(name) = &name {
+            state.volumes.remove(name);
+            state.reserved.insert(name.clone());
+        }
+        name
+    };
     let (done, marked) = tokio::sync::oneshot::channel();
     volume.mailbox.send(Remove(done));
     marked.await.map_err(|_| ErrorCode::Internal)?;
     commit(shared, CommitReason::Administration, Vec::new()).await?;
-    shared.tenants.state.lock().volumes.retain(|_, known| *known != id);
+    if let Some(name) = name {
+        shared.tenants.state.lock().reserved.remove(&name);
+    }
     tracing::info!(subvolume = id, "a volume was removed; what it holds is freed in the background");
     Ok(AdminResponse::Done)
 }
