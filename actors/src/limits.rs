@@ -89,6 +89,8 @@ pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Threads that read blocks from the device for operations.
 pub const FETCH_THREADS: usize = 4;
+/// Threads that write the file data of fsyncs: apart, so that it never queues behind background writes.
+pub const FSYNC_WRITER_THREADS: usize = 4;
 /// Threads that write file data in the background.
 pub const WRITER_THREADS: usize = 2;
 

@@ -3,6 +3,8 @@
 //! Group commit without a timer: while one batch is on its way to the device, the next one gathers. Invariants:
 //! - generations of one subvolume are written in the order they were handed over; between subvolumes a batch takes one
 //!   generation from each in turn, so a tenant with much to write delays nobody by more than its share of a batch;
+//! - a generation that refers to extents is taken only when these are on the device; other threads write them, so one
+//!   tenant's data never makes another tenant's fsync long (S5);
 //! - a waiter is told only after everything handed over before it is durable, by flush or by a commit;
 //! - a device error is final: the store fails, every waiter is told so.
 
@@ -21,6 +23,7 @@ use subvol_storage::format::log_batch::batch_bytes;
 use subvol_storage::limits::{BLOCK, LOG_BATCH_BYTES_MAX};
 use subvol_storage::log::generation::{ClosedGeneration, LogProgress};
 use subvol_storage::log::ring::{LogRing, RingError};
+use subvol_storage::store::data_write::DataWrite;
 use subvol_storage::types::{LogTransid, SubvolumeId};
 
 /// While the ring is full: how long to wait for a commit before looking again.
@@ -44,6 +47,8 @@ struct State {
     closed: bool,
     /// A commit ended since the thread looked last.
     committed: bool,
+    /// Extents could not be written: nothing is worth waiting for any more.
+    failed: bool,
 }
 
 #[derive(Default)]
@@ -92,6 +97,40 @@ impl LogQueue {
         self.wake.notify_one();
     }
 
+    /// Hands over generations as [`Self::submit`] does, and has the extents that they refer to written by threads that write
+    /// for fsyncs only. They are taken into a batch once these are on the device.
+    pub fn submit_with_extents(
+        shared: &Arc<Shared>,
+        subvolume: SubvolumeId,
+        generations: Vec<ClosedGeneration>,
+        waiter: Option<(LogTransid, Arc<LogProgress>, Waiter)>,
+    ) {
+        let extents: Vec<Arc<DataWrite>> = generations
+            .iter()
+            .flat_map(|generation| &generation.extents)
+            .filter(|extent| !extent.is_written())
+            .cloned()
+            .collect();
+        shared.log.submit(subvolume, generations, waiter);
+        if extents.is_empty() {
+            return;
+        }
+        let on_thread = Arc::clone(shared);
+        shared.fsync_writers.run(move || {
+            let written = DataWrite::write_all(&extents, &on_thread.store.data_sink());
+            if let Err(error) = &written {
+                on_thread.store.fail(error);
+            }
+            on_thread.log.extents_written(written.is_err());
+        });
+    }
+
+    /// Extents that a generation refers to are on the device, or never will be.
+    fn extents_written(&self, failed: bool) {
+        self.state.lock().failed |= failed;
+        self.wake.notify_one();
+    }
+
     /// Bytes that wait for the ring.
     pub fn waiting_bytes(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
@@ -112,20 +151,52 @@ impl LogQueue {
     /// Waits for work, and takes at most `most` bytes of batch; `None` at the end.
     fn next(&self, most: usize) -> Option<Batch> {
         let mut state = self.state.lock();
-        while state.urgent.is_empty() && state.turn.is_empty() {
-            if state.closed {
-                return None;
+        loop {
+            if state.urgent.is_empty() && state.turn.is_empty() {
+                if state.closed {
+                    return None;
+                }
+            } else {
+                let batch = gather(&mut state, most);
+                if !batch.generations.is_empty() || !batch.waiting.is_empty() {
+                    return Some(batch);
+                }
+                if state.urgent.is_empty() && state.turn.is_empty() {
+                    continue;
+                }
+                // Everything there waits for its extents.
             }
             self.wake.wait(&mut state);
         }
-        Some(gather(&mut state, most))
     }
 }
 
 /// One generation of each subvolume in turn, as long as they fit, and the waiters that these satisfy. Those whose fsync
 /// waits come first, and then only one more generation of the others goes along: records that nobody waits for must not
-/// make an fsync long (S5), nor may fsyncs keep them waiting for ever.
+/// make an fsync long (S5), nor may fsyncs keep them waiting for ever. Subvolumes whose next generation waits for its
+/// extents keep their place.
 fn gather(state: &mut State, most: usize) -> Batch {
+    let mut held = Held::default();
+    let batch = gather_ready(state, most, &mut held);
+    held.urgent.into_iter().rev().for_each(|id| state.urgent.push_front(id));
+    held.turn.into_iter().rev().for_each(|id| state.turn.push_front(id));
+    batch
+}
+
+/// Subvolumes that were passed over.
+#[derive(Default)]
+struct Held {
+    urgent: Vec<SubvolumeId>,
+    turn: Vec<SubvolumeId>,
+}
+
+/// May this generation be written: are its extents on the device, or does it not matter any more?
+fn is_ready(generation: &ClosedGeneration) -> bool {
+    generation.extents.iter().all(|extent| extent.is_written())
+        || generation.progress.committed() >= generation.log_transid
+}
+
+fn gather_ready(state: &mut State, most: usize, held: &mut Held) -> Batch {
     let mut batch = Batch { generations: Vec::new(), waiting: Vec::new() };
     loop {
         let (id, is_urgent) = match (state.urgent.pop_front(), state.turn.front()) {
@@ -137,6 +208,10 @@ fn gather(state: &mut State, most: usize) -> Batch {
             (None, None) => return batch,
         };
         let Some(queue) = state.queues.get_mut(&id) else { continue };
+        if !state.failed && queue.generations.front().is_some_and(|next| !is_ready(next)) {
+            if is_urgent { &mut held.urgent } else { &mut held.turn }.push(id);
+            continue;
+        }
         if let Some(next) = queue.generations.pop_front() {
             let waiting = batch.generations.iter().chain([&next]);
             let bytes = batch_bytes(waiting.map(|generation| generation.bytes.len()));

@@ -1,6 +1,6 @@
 //! Starting and stopping a server, and what its parts share.
 
-use crate::limits::{FETCH_THREADS, SERVER_BYTES_MAX, SHUTDOWN_GRACE, WRITER_THREADS};
+use crate::limits::{FETCH_THREADS, FSYNC_WRITER_THREADS, SERVER_BYTES_MAX, SHUTDOWN_GRACE, WRITER_THREADS};
 use crate::listener::{self, Addresses};
 use crate::log_writer::{self, LogQueue};
 use crate::metrics::Counters;
@@ -103,6 +103,8 @@ pub struct Shared {
     pub fetchers: Workers,
     /// Threads that write data, and the catalog.
     pub writers: Workers,
+    /// Threads that write data that an fsync waits for.
+    pub fsync_writers: Workers,
     /// Bytes under way of everybody.
     pub budget: Arc<Budget>,
     /// The way to the transaction manager.
@@ -191,6 +193,7 @@ impl Server {
             log: LogQueue::default(),
             fetchers: Workers::start("fetch", FETCH_THREADS)?,
             writers: Workers::start("write", WRITER_THREADS)?,
+            fsync_writers: Workers::start("fsync", FSYNC_WRITER_THREADS)?,
             budget: Budget::new(SERVER_BYTES_MAX),
             transactions: OnceLock::new(),
             sessions: Mutex::default(),

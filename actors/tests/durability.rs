@@ -40,6 +40,38 @@ fn fsync_goes_on_while_a_commit_cannot_write() {
     server.shutdown().expect("committed");
 }
 
+/// S5: an fsync never waits for another tenant's data. The data of one volume's fsync is held on its way to the device; the
+/// fsyncs of another volume return all the same, and the held one returns once its data is there.
+#[test]
+fn an_fsync_does_not_wait_for_the_data_of_another_volume() {
+    let place = Place::new(256 * MIB);
+    let server = place.start();
+    let mut large = place.volume("large");
+    let mut small = place.volume("small");
+    let (_, large_handle) = large.create("a");
+    let (_, small_handle) = small.create("a");
+    large.write(large_handle, 0, &vec![7; 512 * 1024]).expect("written");
+    let gate = Arc::new(Gate::default());
+    let ring_end = server.store().space().geometry().ring().end;
+    place.device.add(gate.rule(Operations::PLAIN_WRITES).within(ring_end..u64::MAX));
+    gate.close();
+    let held = large.send(&fsync_request(large_handle).into(), &[]);
+    gate.wait_for_one();
+    for round in 0..20u8 {
+        small.write(small_handle, 0, &[round; 100]).expect("written");
+        small.fsync(small_handle).expect("durable");
+    }
+    assert_eq!(
+        server.shared().counters.log.flushes.load(Ordering::Relaxed),
+        20,
+        "none of them is the held one's"
+    );
+    gate.open();
+    let (response, _) = large.wait(held);
+    assert!(matches!(response, Response::File(FileResponse::Synced { .. })), "{response:?}");
+    server.shutdown().expect("committed");
+}
+
 /// A volume with so many files that what one file needs is not what another needs, and cold caches.
 fn cold_volume(place: &Place, pin_point: PinPoint) -> ServerHandle {
     let server = place.start();

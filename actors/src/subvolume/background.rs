@@ -12,6 +12,7 @@ use crate::limits::{
     BACKGROUND_PAUSE, DIRTY_BYTES_MAX, DIRTY_SHARE_MIN, LOG_QUEUE_BYTES_MAX, ORPHANS_PER_LIST,
     WRITEBACK_STEPS,
 };
+use crate::log_writer::LogQueue;
 use crate::runtime::{self, Context, Handler, messages};
 use crate::transaction_manager::CommitReason;
 use std::sync::Arc;
@@ -142,7 +143,7 @@ impl SubvolumeRoot {
         }
         let generations = self.subvolume.take_backlog();
         if !generations.is_empty() {
-            self.shared.log.submit(self.subvolume.id(), generations, None);
+            LogQueue::submit_with_extents(&self.shared, self.subvolume.id(), generations, None);
         }
     }
 
@@ -254,6 +255,8 @@ impl Handler<Step> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, _: Step, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         self.now = runtime::now();
         self.background.scheduled = false;
         if !self.background.fetching {
@@ -267,6 +270,8 @@ impl Handler<GraceOver> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, _: GraceOver, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         self.free.extend(self.grace.take().into_iter().flatten());
         self.after_messages();
     }
@@ -276,6 +281,8 @@ impl Handler<DataWritten> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: DataWritten, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         self.now = runtime::now();
         self.in_flight -= message.bytes;
         self.run_parked(Why::Dirty);

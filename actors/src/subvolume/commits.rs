@@ -106,6 +106,8 @@ impl Handler<Freeze> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: Freeze, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         self.freeze =
             Some(Freezing { transid: message.transid, rounds: 0, waits_for_fetch: false, read_again: false });
         self.drive_freeze();
@@ -117,6 +119,8 @@ impl Handler<ContinueFreeze> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, _: ContinueFreeze, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         if self.freeze.as_ref().is_some_and(|freezing| !freezing.waits_for_fetch) {
             self.drive_freeze();
         }
@@ -128,6 +132,8 @@ impl Handler<CommitDurable> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: CommitDurable, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         self.now = runtime::now();
         self.subvolume.commit_durable(message.transid);
         self.stop_write_back(false);

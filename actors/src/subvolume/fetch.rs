@@ -128,6 +128,8 @@ impl Handler<Fetched> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: Fetched, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         self.now = crate::runtime::now();
         self.fetching -= 1;
         let again = match message.result {

@@ -84,6 +84,8 @@ pub struct SubvolumeRoot {
     shared: Arc<Shared>,
     mailbox: Mailbox<Self>,
     subvolume: Subvolume,
+    /// Around everything it does, so that every event in the log names tenant and subvolume.
+    span: tracing::Span,
     gauge: Arc<VolumeGauge>,
     /// The time of the requests being handled.
     now: Timestamp,
@@ -124,10 +126,13 @@ impl SubvolumeRoot {
             let grace = shared.options.orphan_grace.saturating_sub(shared.started.elapsed());
             runtime::later(&mailbox, grace, background::GraceOver);
             let removal = removal::Removal::of(&subvolume);
+            let span =
+                tracing::info_span!("subvolume", tenant = subvolume.tenant(), subvolume = subvolume.id());
             let mut root = Self {
                 shared,
                 mailbox,
                 subvolume,
+                span,
                 gauge,
                 now: runtime::now(),
                 operations: 0,
@@ -194,6 +199,8 @@ impl Handler<Requests> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, requests: Requests, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         count(&self.shared.counters.messages);
         self.shared.counters.requests.fetch_add(requests.jobs.len() as u64, Ordering::Relaxed);
         self.now = runtime::now();
@@ -215,6 +222,8 @@ impl Handler<AttachSession> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: AttachSession, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         let session = message.session;
         let read_only = session.attached.get().is_some_and(|attached| attached.read_only)
             || self.shared.store.failure().is_some();
@@ -239,6 +248,8 @@ impl Handler<SessionEnded> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: SessionEnded, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         message.session.ended.store(true, Ordering::Relaxed);
         let handles = message.session.handles.take_some(CLOSES_PER_MESSAGE);
         let more = handles.len() == CLOSES_PER_MESSAGE;
@@ -257,6 +268,8 @@ impl Handler<SetLimits> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: SetLimits, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         if self.removal.is_some() {
             // A change between the last commit and the end of this actor would be dirty without an owner. Who asked sees
             // that nobody answered.
@@ -272,6 +285,8 @@ impl Handler<Unload> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, _: Unload, context: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         let busy = self.subvolume.is_dirty()
             || self.subvolume.is_frozen()
             || self.subvolume.open_inodes() > 0

@@ -144,6 +144,8 @@ impl Handler<Remove> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: Remove, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         self.subvolume.add_flags(root_flags::DYING);
         let _ = message.0.send(());
         self.removal = Some(Removal::begin());
@@ -155,6 +157,8 @@ impl Handler<Emptied> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, _: Emptied, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         if self.subvolume.is_dirty() || self.subvolume.is_frozen() {
             // A background step came in between; its result has to be durable first.
             self.commit_then(Vec::new(), Emptied);
@@ -168,6 +172,8 @@ impl Handler<Gone> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, _: Gone, context: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         if self.subvolume.is_dirty() || self.subvolume.is_frozen() {
             // The next commit would look for an owner, and write the root again.
             self.commit_then(vec![RootChange::RemoveSubvolume(self.subvolume.id())], Gone);

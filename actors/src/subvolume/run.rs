@@ -7,6 +7,7 @@
 use super::SubvolumeRoot;
 use super::job::{Job, Progress, Run, Step, Steps, Stop};
 use crate::limits::{FETCHES_MAX, NO_SPACE_COMMITS};
+use crate::log_writer::LogQueue;
 use crate::metrics::Fallback;
 use crate::runtime::{Context, Handler, messages};
 use crate::transaction_manager::{CommitReason, RequestCommit};
@@ -152,7 +153,8 @@ impl SubvolumeRoot {
             Stop::Log { response, ticket, generations } => {
                 let waiter = self.waiter(job, token, *response);
                 let progress = std::sync::Arc::clone(self.subvolume.progress());
-                self.shared.log.submit(self.subvolume.id(), generations, Some((ticket, progress, waiter)));
+                let waiter = Some((ticket, progress, waiter));
+                LogQueue::submit_with_extents(&self.shared, self.subvolume.id(), generations, waiter);
             }
             Stop::Commit { response } => {
                 let waiter = Some(self.waiter(job, token, *response));
@@ -366,6 +368,8 @@ impl Handler<Resume> for SubvolumeRoot {
     type Result = ();
 
     fn handle(&mut self, message: Resume, _: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _inside = span.enter();
         self.now = crate::runtime::now();
         if let Some(parked) = self.parked.get_mut(&message.token)
             && parked.why == Why::Durable
