@@ -12,6 +12,7 @@ use crate::limits::BLOCK_BYTES;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Blocks of extents that are not written yet, by (address, generation).
 #[derive(Default)]
@@ -54,6 +55,8 @@ pub struct DataWrite {
     /// Transaction that it belongs to.
     pub generation: u64,
     waiting: Mutex<Option<Waiting>>,
+    /// Set under the lock of `waiting`, once the write returned.
+    written: AtomicBool,
 }
 
 impl std::fmt::Debug for DataWrite {
@@ -88,12 +91,19 @@ impl DataWrite {
     ) -> Arc<Self> {
         in_flight.insert(address, generation, &blocks);
         let length = buffer.len() as u64;
-        Arc::new(Self { address, length, generation, waiting: Mutex::new(Some(Waiting { buffer, blocks })) })
+        Arc::new(Self {
+            address,
+            length,
+            generation,
+            waiting: Mutex::new(Some(Waiting { buffer, blocks })),
+            written: AtomicBool::new(false),
+        })
     }
 
-    /// Is it on the device (not necessarily flushed)? Never waits: while it is being written the answer is no.
+    /// Is it on the device (not necessarily flushed)? Never waits. After any [`Self::write_all`] of it returned the answer is
+    /// yes, whoever else holds its lock: an fsync that is told so is not told again.
     pub fn is_written(&self) -> bool {
-        self.waiting.try_lock().is_some_and(|waiting| waiting.is_none())
+        self.written.load(Ordering::Acquire)
     }
 
     /// Writes all of these that are not written yet; returns the bytes written.
@@ -126,8 +136,34 @@ impl DataWrite {
                     sink.cache.insert(address, write.generation, Arc::clone(block));
                 }
                 sink.in_flight.remove(write.address, write.generation, blocks.len());
+                write.written.store(true, Ordering::Release);
             }
         }
         Ok(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MemoryDevice;
+    use crate::limits::BLOCK;
+
+    /// A commit that only looked at the extent held its lock when the log writer asked, was told "not written", and slept for
+    /// ever: whoever wrote it had told it already.
+    #[test]
+    fn a_written_extent_stays_written_while_somebody_holds_its_lock() {
+        let (device, in_flight, cache) =
+            (MemoryDevice::new(1 << 20), InFlight::default(), DataCache::new(1 << 20));
+        let page = PageBytes::new([7; BLOCK]);
+        let buffer = AlignedBuffer::copy_of(&page[..]);
+        let write = DataWrite::new(65536, 3, buffer, vec![page], &in_flight);
+        assert!(!write.is_written() && in_flight.block(65536, 3).is_some());
+        let sink = DataSink { device: &device, in_flight: &in_flight, cache: &cache };
+        assert_eq!(DataWrite::write_all(&[Arc::clone(&write)], &sink).expect("written"), BLOCK as u64);
+        let held = write.waiting.lock();
+        assert!(write.is_written() && in_flight.block(65536, 3).is_none());
+        drop(held);
+        assert_eq!(DataWrite::write_all(&[write], &sink).expect("nothing to do"), 0);
     }
 }
