@@ -61,10 +61,6 @@ pub const LEDGER_ENTRIES_PER_CLIENT: usize = 4096;
 /// Clients whose results a subvolume remembers.
 pub const LEDGER_CLIENTS_MAX: usize = 1024;
 
-/// Most blocks of tree nodes that one operation can make dirty: it reserves them beforehand and returns the rest.
-/// A rename with a victim touches 12 items; each may copy a path of 6 nodes and split one of them per level.
-pub const NODE_BLOCKS_PER_OPERATION: u64 = 12 * 8 * (NODE_BYTES as u64 / BLOCK_BYTES);
-
 const _: () = {
     assert!(EXTENT_BYTES_MAX / BLOCK_BYTES * 4 <= 1024);
     assert!(INLINE_BYTES_MAX <= BLOCK && INLINE_BYTES_MAX + 64 <= ITEM_BYTES_MAX);
