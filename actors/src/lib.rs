@@ -18,6 +18,7 @@
 
 pub mod limits;
 pub mod listener;
+pub mod local;
 pub mod log_writer;
 pub mod metrics;
 pub mod options;
@@ -31,5 +32,6 @@ pub mod transaction_manager;
 pub mod waiter;
 pub mod workers;
 
+pub use local::{LocalReply, LocalVolume};
 pub use options::{BenchOptions, CommittedCheck, PinPoint, ServerOptions};
 pub use server::{Server, ServerHandle, ShutdownError, StartError, StopSignal};

@@ -82,6 +82,14 @@ pub const ORPHANS_PER_LIST: usize = 256;
 pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// After a start, files without names stay so long: their clients may reconnect and open them again.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(60);
+/// A client has this long to acknowledge a recall; then it is cut off.
+pub const RECALL_TIME: Duration = Duration::from_secs(10);
+/// A client that hears nothing from the server for so long must take its leases for lost.
+pub const LEASE_SILENCE: Duration = Duration::from_secs(5);
+/// Inodes and locks of a client whose connection ended without a goodbye are kept for so long.
+pub const CLIENT_GRACE: Duration = Duration::from_secs(30);
+/// After a start, only clients that had locks before get them for so long.
+pub const LOCK_GRACE: Duration = Duration::from_secs(4);
 /// A subvolume without connections leaves memory after this. Until then it remembers results for retries.
 pub const UNLOAD_AFTER: Duration = Duration::from_secs(600);
 /// In-flight requests of a server that stops get this long.
@@ -106,6 +114,9 @@ const _: () = {
     assert!(SESSION_BYTES_MAX <= TENANT_BYTES_MAX && TENANT_BYTES_MAX <= SERVER_BYTES_MAX);
     assert!(SESSION_BYTES_MAX >= MAX_PAYLOAD as u64);
     assert!(TENANT_BYTES_GUARANTEED >= MAX_PAYLOAD as u64 && TENANT_BYTES_GUARANTEED <= TENANT_BYTES_MAX);
+    assert!(
+        LEASE_SILENCE.as_secs() < RECALL_TIME.as_secs() && RECALL_TIME.as_secs() < CLIENT_GRACE.as_secs()
+    );
     assert!(SLOW_PEER_TIME.as_secs() < STALLED_PEER_TIME.as_secs());
     assert!(OUTBOX_BYTES_MAX >= MAX_PAYLOAD + MAX_BODY);
     assert!(REQUESTS_PER_BATCH <= MAX_IN_FLIGHT as usize);

@@ -39,6 +39,14 @@ pub struct ServerOptions {
     pub orphan_grace: Duration,
     /// When a subvolume without connections leaves memory.
     pub unload_after: Duration,
+    /// A recall has to be acknowledged within this time.
+    pub recall_time: Duration,
+    /// A client that hears nothing for so long drops what it keeps; the server waits longer.
+    pub lease_silence: Duration,
+    /// Inodes and locks of a client whose connection ended are kept for so long.
+    pub client_grace: Duration,
+    /// After a start, only those who had locks before get them for so long.
+    pub lock_grace: Duration,
     /// Switches for measurements.
     pub bench: BenchOptions,
 }
@@ -60,6 +68,10 @@ impl ServerOptions {
             commit_interval: limits::COMMIT_INTERVAL,
             orphan_grace: limits::ORPHAN_GRACE,
             unload_after: limits::UNLOAD_AFTER,
+            recall_time: limits::RECALL_TIME,
+            lease_silence: limits::LEASE_SILENCE,
+            client_grace: limits::CLIENT_GRACE,
+            lock_grace: limits::LOCK_GRACE,
             bench: BenchOptions::default(),
         }
     }

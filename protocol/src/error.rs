@@ -17,6 +17,7 @@ pub mod errno {
     #![expect(missing_docs, reason = "the names are the documentation: see errno(3)")]
     pub const EPERM: i32 = 1;
     pub const ENOENT: i32 = 2;
+    pub const EINTR: i32 = 4;
     pub const EIO: i32 = 5;
     pub const ENXIO: i32 = 6;
     pub const E2BIG: i32 = 7;
@@ -34,6 +35,7 @@ pub mod errno {
     pub const EROFS: i32 = 30;
     pub const EMLINK: i32 = 31;
     pub const ERANGE: i32 = 34;
+    pub const EDEADLK: i32 = 35;
     pub const ENAMETOOLONG: i32 = 36;
     pub const ENOTEMPTY: i32 = 39;
     pub const ELOOP: i32 = 40;
@@ -144,6 +146,9 @@ error_codes! {
     Corrupt = 301, EUCLEAN, Never, "Stored bytes fail their checksum; the detail says which. Restore that file from a copy.";
     ReadOnly = 302, EROFS, Never, "The volume is attached read-only or the store went read-only after an error. See the status report.";
     Busy = 303, EBUSY, SameConnection, "Something else is using it now. Try again in a moment.";
+    LockConflict = 304, EAGAIN, Never, "Another owner holds a lock in the way. Wait for it, or try again later.";
+    Deadlock = 305, EDEADLK, Never, "Waiting for this lock would never end: its holder waits for one of yours. Release yours first.";
+    Interrupted = 306, EINTR, Never, "The wait was cancelled by its client. Ask again if it is still wanted.";
 
     PermissionDenied = 400, EACCES, Never, "These credentials may not do that. Use those of the tenant or an administrator.";
     NotAuthenticated = 401, EACCES, Never, "Authentication is missing or was refused. Check the token and send `Authenticate` first.";
@@ -162,6 +167,7 @@ error_codes! {
     OperationExpired = 602, ESTALE, Never, "The operation id is too old to tell whether it was done. Look at the result, then decide.";
     ShuttingDown = 603, ESHUTDOWN, AfterReconnect, "The server is stopping. Connect again in a moment and repeat the request.";
     StaleInode = 604, ESTALE, Never, "The inode no longer exists. Look the path up again.";
+    Fenced = 605, ESTALE, AfterReconnect, "A recall was not acknowledged in time, so the leases ended. Drop what is kept, connect again.";
 
     Internal = 900, EIO, Never, "The server broke a promise to itself. Report it with the server's log; the request may have been done.";
 }

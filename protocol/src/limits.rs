@@ -46,6 +46,11 @@ pub const MAX_DIRECTORY_BYTES: usize = 192 * 1024;
 /// The largest file size and the largest end of any range, in bytes: what a signed 64-bit offset can express.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
+/// Numbers in one list of inodes or recalls.
+pub const MAX_INODE_LIST: usize = 8192;
+/// What one recall names at most; more things are an empty list, which means all.
+pub const MAX_RECALL_TARGETS: usize = 8;
+
 /// Steps of one compound request.
 pub const MAX_COMPOUND_STEPS: usize = 32;
 
@@ -88,6 +93,7 @@ const _: () = assert!(
     MAX_STATUS_ROWS * (size_of::<crate::response::VolumeStatus>() + MAX_LABEL * 2 + 64) <= MAX_BODY / 2
 );
 const _: () = assert!(MAX_STATUS_ROWS * (MAX_REASON + 16 + 16) + 4096 <= MAX_BODY / 2);
+const _: () = assert!(MAX_INODE_LIST * size_of::<u64>() + 4096 <= MAX_BODY);
 const _: () = assert!(OPERATION_WINDOW >= 2 * MAX_IN_FLIGHT);
 const _: () = assert!(MAX_BODY + MAX_PAYLOAD + HEADER_LENGTH < u32::MAX as usize);
 const _: () = assert!(OLDEST_PROTOCOL_VERSION <= PROTOCOL_VERSION);

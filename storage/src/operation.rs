@@ -37,6 +37,10 @@ pub enum RenameMode {
     NoReplace = 1,
     /// The two names change places; the target must exist.
     Exchange = 2,
+    /// As `Replace`, and a whiteout (a character device with number 0) takes the old name. Takes two more identifiers.
+    Whiteout = 3,
+    /// As `NoReplace`, and a whiteout takes the old name.
+    WhiteoutNoReplace = 4,
 }
 
 /// What setting an extended attribute expects.
@@ -77,9 +81,11 @@ pub enum Operation {
         place: Place,
         /// Type bits and permissions.
         mode: u32,
+        /// Taken off the permissions, unless the directory has a default access list.
+        umask: u32,
         /// Owner.
         uid: u32,
-        /// Group.
+        /// Group, unless the directory's is inherited (set-group-id).
         gid: u32,
         /// Device number, for devices.
         rdev: u64,

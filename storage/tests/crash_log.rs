@@ -243,6 +243,7 @@ fn fill_the_ring(device: Arc<dyn Device>) {
         let create = Operation::Create {
             place,
             mode: 0o100_644,
+            umask: 0,
             uid: 0,
             gid: 0,
             rdev: 0,

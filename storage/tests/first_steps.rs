@@ -54,6 +54,7 @@ fn create(subvolume: &mut Subvolume, name: &'static str) -> u64 {
     let operation = Operation::Create {
         place: place(name),
         mode: 0o100_644,
+        umask: 0,
         uid: 1,
         gid: 2,
         rdev: 0,

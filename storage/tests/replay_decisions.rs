@@ -58,6 +58,7 @@ impl Rig {
         self.run(&Operation::Create {
             place: place(name),
             mode: 0o100_644,
+            umask: 0,
             uid: 0,
             gid: 0,
             rdev: 0,

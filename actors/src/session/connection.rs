@@ -6,6 +6,7 @@
 //! for whatever reason, the volume learns that the handles are gone ([`End`]).
 
 use super::Session;
+use super::outbox::Outbox;
 use super::permits::{Budget, Permit};
 use super::socket::Socket;
 use super::stream::{Event, Stream};
@@ -73,8 +74,8 @@ impl Drop for End {
 
 /// Serves a new connection on this thread. The caller has counted it.
 pub fn serve(shared: &Arc<Shared>, socket: Socket) {
-    let session = Session::new(shared);
     let peer = socket.peer();
+    let session = Session::new(shared, peer.is_some(), Outbox::default());
     let connection = Connection {
         shared: Arc::clone(shared),
         session: Arc::clone(&session),
@@ -124,7 +125,7 @@ impl Connection {
                         reason: Text::new("the server stops"),
                         grace_milliseconds: SHUTDOWN_GRACE.as_millis() as u32,
                     };
-                    self.session.outbox.push(0, &push, &[], None);
+                    self.session.outbox.push_unasked(&push);
                     self.stream.drain();
                 }
             }
@@ -132,7 +133,7 @@ impl Connection {
     }
 
     fn about_connection(&self, error: &WireError) {
-        self.session.outbox.push(0, &Response::Error(error.clone()), &[], None);
+        self.session.outbox.push_answer(0, &Response::Error(error.clone()), &[], None);
     }
 
     /// Goes on where the volume lives.

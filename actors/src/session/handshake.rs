@@ -20,7 +20,8 @@ impl Connection {
             return Flow::Continue;
         }
         let answer = match request {
-            SessionRequest::Hello { protocol_version, features, client_name, .. } => {
+            SessionRequest::Hello { protocol_version, features, client_name, client_id } => {
+                let _ = self.session.client_id.set(client_id);
                 tracing::debug!(session = self.session.id, client = ?client_name.as_str(), "hello");
                 match self.hello(protocol_version, features) {
                     Ok(response) => Ok(response),
@@ -41,6 +42,7 @@ impl Connection {
             }
             SessionRequest::Ping => Ok(SessionResponse::Pong),
             SessionRequest::Goodbye => {
+                self.session.said_goodbye.store(true, std::sync::atomic::Ordering::Relaxed);
                 self.stream.drain();
                 Ok(SessionResponse::Farewell)
             }
@@ -60,7 +62,7 @@ impl Connection {
         self.greeted = true;
         Ok(SessionResponse::HelloOk {
             version: version.min(PROTOCOL_VERSION),
-            features: features.common(Features::NONE),
+            features: features.common(Features::LEASES),
             server_epoch: self.shared.store.identity().epoch,
             limits: SERVER_LIMITS,
         })

@@ -39,6 +39,16 @@ pub struct Session {
     pub in_flight: AtomicU32,
     /// Changing requests that wait inside the subvolume; only its actor looks.
     pub parked: AtomicU32,
+    /// Who it says it is, over reconnects; set by `Hello`.
+    pub client_id: OnceLock<[u8; 16]>,
+    /// Its place among the clients with leases of its volume; set by `BeginLeases`.
+    pub lease: OnceLock<u8>,
+    /// Cut off: it did not drop what it was told to.
+    pub fenced: AtomicBool,
+    /// It ends because it wants to.
+    pub said_goodbye: AtomicBool,
+    /// The other end is a process of this machine: when it is gone, so is all it kept.
+    pub is_beside: bool,
     /// The connection ended and its handles were closed; only the subvolume's actor looks.
     pub ended: AtomicBool,
     /// The server asked it to end.
@@ -63,11 +73,16 @@ pub struct Attached {
 
 impl Session {
     /// A session of a new connection.
-    pub fn new(shared: &Shared) -> Arc<Self> {
+    pub fn new(shared: &Shared, is_beside: bool, outbox: Outbox) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let session = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            outbox: Outbox::default(),
+            outbox,
+            client_id: OnceLock::new(),
+            lease: OnceLock::new(),
+            fenced: AtomicBool::new(false),
+            said_goodbye: AtomicBool::new(false),
+            is_beside,
             handles: Handles::default(),
             in_flight: AtomicU32::new(0),
             parked: AtomicU32::new(0),
@@ -94,7 +109,7 @@ impl Session {
         payload: &[ReadSegment],
         permit: Option<Permit>,
     ) {
-        self.outbox.push(request_id, response, payload, permit);
+        self.outbox.push_answer(request_id, response, payload, permit);
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -117,6 +132,12 @@ impl Session {
     pub fn shut_down(&self) {
         self.shutting_down.store(true, Ordering::Release);
         self.outbox.wake();
+    }
+
+    /// Refuses everything from now on and ends the connection.
+    pub fn fence(&self) {
+        self.fenced.store(true, Ordering::Release);
+        self.shut_down();
     }
 
     /// The error for a request without a volume.

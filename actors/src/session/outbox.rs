@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::task::Waker;
 use subvol_protocol::codec::{self, Message};
 use subvol_protocol::error::WireError;
-use subvol_protocol::response::Response;
+use subvol_protocol::response::{Push, Response};
 use subvol_storage::fs::read::ReadSegment;
 
 /// See the module.
@@ -24,6 +24,24 @@ struct State {
     permits: Vec<Permit>,
     waker: Option<Waker>,
     closed: bool,
+    /// Of a session without a socket: replies as they are.
+    local: Option<Vec<LocalReply>>,
+}
+
+/// What a session without a socket is told.
+#[derive(Debug)]
+pub enum LocalReply {
+    /// The answer to the request of this number.
+    Answer {
+        /// The number.
+        id: u64,
+        /// The answer.
+        response: Response,
+        /// The bytes of a read.
+        data: Vec<ReadSegment>,
+    },
+    /// What the server says unasked.
+    Push(Push),
 }
 
 /// What a connection has to write now.
@@ -36,9 +54,60 @@ pub struct Outgoing {
 }
 
 impl Outbox {
+    /// Of a session without a socket.
+    pub fn local() -> Self {
+        Self { state: Mutex::new(State { local: Some(Vec::new()), ..State::default() }) }
+    }
+
+    /// Takes what a session without a socket was told, or registers the task to be woken for more.
+    pub fn take_local(&self, waker: &Waker) -> Option<Vec<LocalReply>> {
+        let mut state = self.state.lock();
+        state.permits.clear();
+        match &mut state.local {
+            Some(replies) if !replies.is_empty() => Some(std::mem::take(replies)),
+            _ => {
+                if !state.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+                    state.waker = Some(waker.clone());
+                }
+                None
+            }
+        }
+    }
+
+    /// Appends an answer.
+    pub fn push_answer(
+        &self,
+        request_id: u64,
+        response: &Response,
+        payload: &[ReadSegment],
+        permit: Option<Permit>,
+    ) {
+        {
+            let mut state = self.state.lock();
+            if let Some(local) = &mut state.local {
+                let (response, data) = (response.clone(), payload.to_vec());
+                local.push(LocalReply::Answer { id: request_id, response, data });
+                return;
+            }
+        }
+        self.push(request_id, response, payload, permit);
+    }
+
+    /// Appends what nobody asked for.
+    pub fn push_unasked(&self, push: &Push) {
+        {
+            let mut state = self.state.lock();
+            if let Some(local) = &mut state.local {
+                local.push(LocalReply::Push(push.clone()));
+                return;
+            }
+        }
+        self.push(0, push, &[], None);
+    }
+
     /// Appends a message with the bytes of a read. An answer that is too large for a frame becomes an error, so that its
     /// caller never waits for ever.
-    pub fn push<M: Message>(
+    fn push<M: Message>(
         &self,
         request_id: u64,
         message: &M,

@@ -129,7 +129,7 @@ impl SubvolumeRoot {
         Ok(run.ask.session.handles.insert(Handle { inode, flags, is_directory, ticket }))
     }
 
-    pub(super) fn create(&mut self, run: &mut Run<'_>, create: &Create) -> Step {
+    pub(super) fn create(&mut self, run: &mut Run<'_>, create: &Create, umask: u32) -> Step {
         let parent = run.inode(create.parent)?;
         if create.open.is_some() && run.state.executed.is_none() {
             self.check_room(run)?;
@@ -141,6 +141,7 @@ impl SubvolumeRoot {
         let operation = Operation::Create {
             place: place(parent, &create.name),
             mode: create.kind.file_kind().mode_bits() | create.permissions,
+            umask,
             uid: create.uid,
             gid: create.gid,
             rdev: convert::device_number(&create.kind),
@@ -183,29 +184,34 @@ impl SubvolumeRoot {
         &mut self,
         run: &mut Run<'_>,
         parent: InodeRef,
-        (permissions, uid, gid): (u32, u32, u32),
-        open: OpenFlags,
+        (permissions, umask): (u32, u32),
+        (uid, gid): (u32, u32),
+        open: Option<OpenFlags>,
     ) -> Step {
-        if run.state.executed.is_none() {
-            self.check_room(run)?;
+        match open {
+            Some(_) if run.state.executed.is_none() => self.check_room(run)?,
+            // Without a handle only a lease client's knowing keeps it.
+            None if run.ask.session.lease.get().is_none() => return Err(ErrorCode::OutOfOrder.into()),
+            _ => {}
         }
         let parent = self.attributes_of(run.inode(parent)?)?;
         if convert::file_kind(parent.mode) != subvol_protocol::attributes::FileKind::Directory {
             return Err(ErrorCode::NotDirectory.into());
         }
         let gid = if parent.mode & SET_GROUP_ID != 0 { parent.gid } else { gid };
-        let mode = subvol_protocol::attributes::FileKind::Regular.mode_bits() | permissions;
+        let mode = subvol_protocol::attributes::FileKind::Regular.mode_bits() | (permissions & !umask);
         let done = self.execute(run, 0, &Operation::CreateUnnamed { mode, uid, gid }, 1)?;
-        let opened = self
-            .attributes_of(done.inode)
-            .and_then(|attributes| Ok((attributes, self.open_handle(run, done.inode, open, false)?)));
+        let opened = self.attributes_of(done.inode).and_then(|attributes| {
+            let handle = open.map(|flags| self.open_handle(run, done.inode, flags, false)).transpose()?;
+            Ok((attributes, handle))
+        });
         if matches!(opened, Err(Stop::Error(_))) && !self.subvolume.is_open(done.inode) {
             // Nobody will ever reach it.
             self.free_later(done.inode);
         }
         let (attributes, handle) = opened?;
         let ticket = convert::lineage(done.ticket);
-        Ok(FileResponse::Created { attributes, handle: Some(handle), created: true, ticket })
+        Ok(FileResponse::Created { attributes, handle, created: true, ticket })
     }
 
     pub(super) fn link(&mut self, run: &mut Run<'_>, file: FileRef, parent: InodeRef, name: &Name) -> Step {
@@ -355,7 +361,13 @@ impl SubvolumeRoot {
         self.simple(run, &make(inode), inode)
     }
 
-    pub(super) fn write(&mut self, run: &mut Run<'_>, file: FileRef, position: WritePosition) -> Step {
+    pub(super) fn write(
+        &mut self,
+        run: &mut Run<'_>,
+        file: FileRef,
+        position: WritePosition,
+        unprivileged: bool,
+    ) -> Step {
         let (inode, flags) = run.file(file)?;
         let flags = flags.unwrap_or(OpenFlags::WRITE);
         if !flags.contains(OpenFlags::WRITE) {
@@ -376,7 +388,10 @@ impl SubvolumeRoot {
                 return Err(Stop::Dirty);
             }
             let data = run.ask.payload.clone();
-            let operation = Operation::Write { inode, offset, data, length, clear_set_id: false };
+            if unprivileged && run.state.executed.is_none() {
+                self.remove_capabilities(inode)?;
+            }
+            let operation = Operation::Write { inode, offset, data, length, clear_set_id: unprivileged };
             Some(self.execute_in(run, &operation, offset, &[inode])?)
         };
         let response = FileResponse::Written {
@@ -389,6 +404,18 @@ impl SubvolumeRoot {
             return Ok(response);
         }
         self.make_durable(inode, |_| response)
+    }
+
+    /// Capabilities of a file do not survive a write by somebody who may not give them.
+    fn remove_capabilities(&mut self, inode: InodeNumber) -> Result<(), Stop> {
+        const NAME: &[u8] = b"security.capability";
+        match self.subvolume.get_xattr(inode, NAME) {
+            Err(EngineError::Refused(FsError::NoXattr)) => return Ok(()),
+            other => drop(other?),
+        }
+        let operation = Operation::RemoveXattr { inode, name: Bytes::from_static(NAME) };
+        self.subvolume.execute(&operation, self.now, None, 0)?;
+        Ok(())
     }
 
     pub(super) fn open(&mut self, run: &mut Run<'_>, inode: InodeRef, flags: OpenFlags) -> Step {

@@ -73,6 +73,8 @@ pub fn rename_mode(mode: RenameMode) -> operation::RenameMode {
         RenameMode::Replace => operation::RenameMode::Replace,
         RenameMode::NoReplace => operation::RenameMode::NoReplace,
         RenameMode::Exchange => operation::RenameMode::Exchange,
+        RenameMode::Whiteout => operation::RenameMode::Whiteout,
+        RenameMode::WhiteoutNoReplace => operation::RenameMode::WhiteoutNoReplace,
     }
 }
 

@@ -81,6 +81,8 @@ pub struct Progress {
     pub data: Vec<ReadSegment>,
     /// Held from the arrival on; only in measurements.
     pub pin: Option<LogPin>,
+    /// Recalls that the answer waits for.
+    pub recalls: Option<u64>,
     /// Where the present step's search goes on.
     pub seek_from: Option<u64>,
     /// Commits forced for space.
@@ -116,6 +118,16 @@ pub enum Stop {
     Pinned,
     /// It was busy long enough: others first.
     Turn,
+    /// Somebody holds the lock.
+    Lock {
+        /// The client's number of the wait.
+        wait: u64,
+    },
+    /// The server has just started: those who had locks before come first.
+    LockGrace {
+        /// For so long.
+        rest: std::time::Duration,
+    },
     /// Its result counts once the log is durable.
     Log {
         /// The result.
@@ -241,9 +253,10 @@ impl Ask {
             match step {
                 R::Lookup { parent, .. }
                 | R::CreateUnnamed { parent, .. }
+                | R::CreateUnnamedMasked { parent, .. }
                 | R::Unlink { parent, .. }
                 | R::RemoveDirectory { parent, .. } => inodes.extend(explicit(parent)),
-                R::Create(create) => inodes.extend(explicit(&create.parent)),
+                R::Create(create) | R::CreateMasked { create, .. } => inodes.extend(explicit(&create.parent)),
                 R::Link { file, parent, .. } => {
                     inodes.extend(of_file(file));
                     inodes.extend(explicit(parent));
@@ -257,6 +270,7 @@ impl Ask {
                 }
                 R::SetAttributes(change) => inodes.extend(of_file(&change.file)),
                 R::Write { file, .. }
+                | R::WriteUnprivileged { file, .. }
                 | R::Allocate { file, .. }
                 | R::PunchHole { file, .. }
                 | R::ZeroRange { file, .. } => inodes.extend(of_file(file)),

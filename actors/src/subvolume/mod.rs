@@ -7,6 +7,7 @@
 //! - [`queries`], [`changes`], [`sync`]: one function per kind of request
 //! - [`fetch`]: blocks from the device; [`commits`]: freezing for a commit; [`background`]: writeback, freeing, unloading;
 //!   [`removal`]: emptying a removed volume
+//! - [`lease_table`], [`leases`]: who keeps what, and who has to drop it; [`lock_table`], [`locks`]: locks
 
 mod background;
 mod changes;
@@ -15,6 +16,10 @@ pub mod convert;
 mod fetch;
 mod free_queue;
 pub mod job;
+mod lease_table;
+mod leases;
+mod lock_table;
+mod locks;
 mod queries;
 mod removal;
 mod run;
@@ -111,6 +116,10 @@ pub struct SubvolumeRoot {
     counted_dirty: u64,
     freeze: Option<commits::Freezing>,
     removal: Option<removal::Removal>,
+    leases: lease_table::LeaseTable,
+    lease_clients: Vec<leases::LeaseClient>,
+    looking_for_late: bool,
+    locks: lock_table::LockTable,
 }
 
 impl SubvolumeRoot {
@@ -150,6 +159,10 @@ impl SubvolumeRoot {
                 counted_dirty: 0,
                 freeze: None,
                 removal,
+                leases: lease_table::LeaseTable::default(),
+                lease_clients: Vec::new(),
+                looking_for_late: false,
+                locks: lock_table::LockTable::default(),
             };
             root.after_messages();
             root
@@ -250,7 +263,9 @@ impl Handler<SessionEnded> for SubvolumeRoot {
     fn handle(&mut self, message: SessionEnded, _: &mut Context<Self>) {
         let span = self.span.clone();
         let _inside = span.enter();
-        message.session.ended.store(true, Ordering::Relaxed);
+        if !message.session.ended.swap(true, Ordering::Relaxed) {
+            self.lease_session_ended(&message.session);
+        }
         let handles = message.session.handles.take_some(CLOSES_PER_MESSAGE);
         let more = handles.len() == CLOSES_PER_MESSAGE;
         for handle in handles {

@@ -105,6 +105,27 @@ impl SubvolumeRoot {
         Ok(FileResponse::Directory { entries, end })
     }
 
+    /// As [`Self::read_directory`], up to a cookie: identifiers are given in order, so what is made or renamed later lies behind it.
+    pub(super) fn list_directory(
+        &self,
+        inode: InodeNumber,
+        after: u64,
+        up_to: u64,
+        most: u32,
+        with_attributes: bool,
+    ) -> Step {
+        let up_to = if up_to == 0 { self.subvolume.view().resolved.next_id - 1 } else { up_to };
+        match self.read_directory(inode, after, most, with_attributes)? {
+            FileResponse::Directory { mut entries, mut end } => {
+                let within = entries.partition_point(|entry| entry.cookie <= up_to);
+                end |= within < entries.len();
+                entries.truncate(within);
+                Ok(FileResponse::Listed { entries, end, up_to })
+            }
+            other => Ok(other),
+        }
+    }
+
     pub(super) fn get_xattr(&self, inode: InodeNumber, name: &XattrName) -> Step {
         let value = self
             .subvolume

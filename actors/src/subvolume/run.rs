@@ -57,6 +57,12 @@ pub enum Why {
     Commit,
     /// Its next turn.
     Turn,
+    /// Others have to drop what it changed.
+    Recall,
+    /// A lock that somebody else holds.
+    Lock,
+    /// Those who had locks before a restart come first.
+    LockGrace,
 }
 
 impl SubvolumeRoot {
@@ -85,20 +91,23 @@ impl SubvolumeRoot {
         loop {
             let index = job.state.results.len();
             let Some(request) = job.ask.steps.as_slice().get(index) else {
-                self.answer(job, token, None);
+                match self.waits_for_recalls(&job) {
+                    Some(group) => self.wait_for_recalls(job, token, group),
+                    None => self.answer(job, token, None),
+                }
                 return;
             };
             let mut run = Run { ask: &job.ask, state: &mut job.state, index };
             let outcome = self.step(&mut run, request);
+            let renames = matches!(request, FileRequest::Rename { .. });
             match outcome {
                 Ok(response) => {
                     job.state.executed = None;
-                    if matches!(request, FileRequest::Rename { .. })
-                        && let Some(pin) = job.state.pin.take()
-                    {
+                    self.settle_leases(&mut job, index, &response);
+                    if renames && let Some(pin) = job.state.pin.take() {
                         self.released(pin);
                     }
-                    if matches!(job.ask.steps, Steps::One(_)) {
+                    if matches!(job.ask.steps, Steps::One(_)) && self.waits_for_recalls(&job).is_none() {
                         self.answer(job, token, Some(Ok(response)));
                         return;
                     }
@@ -111,7 +120,9 @@ impl SubvolumeRoot {
 
     fn stopped(&mut self, mut job: Job, token: Option<u64>, stop: Stop) {
         match stop {
-            Stop::Error(error) => self.answer(job, token, Some(Err(error))),
+            Stop::Error(error) => self.answer_error(job, token, error),
+            Stop::Lock { wait } => self.wait_for_lock(job, token, wait),
+            Stop::LockGrace { rest } => self.wait_for_lock_grace(job, token, rest),
             Stop::Fetch(fetch) => {
                 job.state.fetches += 1;
                 if job.state.fetches > FETCHES_MAX {
@@ -151,6 +162,8 @@ impl SubvolumeRoot {
                 });
             }
             Stop::Log { response, ticket, generations } => {
+                let index = job.state.results.len();
+                self.settle_leases(&mut job, index, &response);
                 let waiter = self.waiter(job, token, *response);
                 let progress = std::sync::Arc::clone(self.subvolume.progress());
                 let waiter = Some((ticket, progress, waiter));
@@ -171,7 +184,8 @@ impl SubvolumeRoot {
     fn waiter(&mut self, mut job: Job, token: Option<u64>, response: FileResponse) -> Waiter {
         job.state.executed = None;
         let last = job.state.results.len() + 1 == job.ask.steps.as_slice().len();
-        if last && job.state.data.is_empty() && job.permit.is_none() {
+        let recalled = self.waits_for_recalls(&job).is_some();
+        if last && job.state.data.is_empty() && job.permit.is_none() && !recalled {
             if let Some(token) = token {
                 self.left(token, &job);
             }
@@ -187,6 +201,20 @@ impl SubvolumeRoot {
         job.state.results.push(Ok(response));
         let token = self.park(job, token, Why::Durable);
         Waiter::resume(self.mailbox.clone(), token)
+    }
+
+    /// Answers with an error; what earlier steps changed is recalled all the same, but nobody waits for it: the error says that not all
+    /// was done.
+    pub(super) fn answer_error(&mut self, job: Job, token: Option<u64>, error: WireError) {
+        self.grant_absence(&job, job.state.results.len(), &error);
+        self.answer(job, token, Some(Err(error)));
+    }
+
+    /// Answers a parked job with what it waited for.
+    pub(super) fn finish_parked(&mut self, token: u64, response: FileResponse) {
+        if let Some(parked) = self.parked.remove(&token) {
+            self.answer(parked.job, Some(token), Some(Ok(response)));
+        }
     }
 
     /// Sends the reply. `last`: the result of the last step that ran, if it is not in the results yet.
@@ -258,7 +286,7 @@ impl SubvolumeRoot {
         }
     }
 
-    fn park(&mut self, job: Job, token: Option<u64>, why: Why) -> u64 {
+    pub(super) fn park(&mut self, job: Job, token: Option<u64>, why: Why) -> u64 {
         let token = token.unwrap_or_else(|| {
             job.ask.session.parked.fetch_add(1, Ordering::Relaxed);
             self.next_token += 1;
@@ -299,14 +327,17 @@ impl SubvolumeRoot {
 
     fn step(&mut self, run: &mut Run<'_>, request: &FileRequest) -> Step {
         use FileRequest as R;
+        if run.ask.session.fenced.load(Ordering::Relaxed) {
+            return Err(ErrorCode::Fenced.into());
+        }
         if request.is_changing() && run.ask.session.is_read_only() {
             return Err(ErrorCode::ReadOnly.into());
         }
         match request {
             R::Lookup { parent, name } => self.look_up(run.inode(*parent)?, name),
-            R::Create(create) => self.create(run, create),
+            R::Create(create) => self.create(run, create, 0),
             R::CreateUnnamed { parent, permissions, uid, gid, open } => {
-                self.create_unnamed(run, *parent, (*permissions, *uid, *gid), *open)
+                self.create_unnamed(run, *parent, (*permissions, 0), (*uid, *gid), Some(*open))
             }
             R::Link { file, parent, name } => self.link(run, *file, *parent, name),
             R::Unlink { parent, name } => self.unlink(run, *parent, name, false),
@@ -338,7 +369,7 @@ impl SubvolumeRoot {
             R::Open { inode, flags } => self.open(run, *inode, *flags),
             R::Close { handle, lineage } => self.close(run, *handle, *lineage),
             R::Read { file, offset, length } => self.read(run, *file, *offset, *length),
-            R::Write { file, position } => self.write(run, *file, *position),
+            R::Write { file, position } => self.write(run, *file, *position, false),
             R::Allocate { file, offset, length, keep_size } => self.change_range(run, *file, |inode| {
                 Operation::Allocate { inode, offset: *offset, length: *length, keep_size: *keep_size }
             }),
@@ -351,6 +382,22 @@ impl SubvolumeRoot {
             R::Seek { file, offset, target } => self.seek(run, *file, *offset, *target),
             R::Fsync { file, lineage, .. } => self.fsync(run, *file, *lineage),
             R::SyncVolume { lineage } => self.sync_volume(*lineage),
+            R::CreateMasked { create, umask } => self.create(run, create, *umask),
+            R::CreateUnnamedMasked { parent, permissions, umask, uid, gid } => {
+                self.create_unnamed(run, *parent, (*permissions, *umask), (*uid, *gid), None)
+            }
+            R::WriteUnprivileged { file, position } => self.write(run, *file, *position, true),
+            R::ListDirectory { inode, after_cookie, up_to, max_entries, with_attributes } => {
+                let inode = run.inode(*inode)?;
+                self.list_directory(inode, *after_cookie, *up_to, *max_entries, *with_attributes)
+            }
+            R::BeginLeases => self.begin_leases(run),
+            R::ReclaimInodes { inodes } => self.reclaim_inodes(run, inodes),
+            R::ForgetInodes { inodes } => self.forget_inodes(run, inodes),
+            R::AcknowledgeRecalls { recalls } => self.acknowledge_recalls(run, recalls),
+            R::Lock { lock, wait, reclaim } => self.lock(run, lock, *wait, *reclaim),
+            R::CancelLock { wait } => self.cancel_lock(run, *wait),
+            R::TestLock { lock } => self.test_lock(run, lock),
         }
     }
 }

@@ -73,6 +73,8 @@ pub struct ClientBuilder {
     retries: Retries,
     max_in_flight: u32,
     owner: (u32, u32),
+    leases: bool,
+    hard: bool,
 }
 
 impl ClientBuilder {
@@ -87,6 +89,8 @@ impl ClientBuilder {
             retries: Retries::default(),
             max_in_flight: MAX_IN_FLIGHT,
             owner: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
+            leases: false,
+            hard: false,
         }
     }
 
@@ -133,6 +137,22 @@ impl ClientBuilder {
         self
     }
 
+    /// Ask for leases on every volume, and follow losses by inode: for those who keep what they are told, and subscribe to
+    /// [`crate::Volume::lease_events`].
+    #[must_use]
+    pub const fn leases(mut self, leases: bool) -> Self {
+        self.leases = leases;
+        self
+    }
+
+    /// Requests wait as long as it takes and a lost connection is tried again for ever, whatever [`Self::timeouts`] and
+    /// [`Self::retries`] say, as on a hard mount. Who gives up waiting drops the future. Off by default.
+    #[must_use]
+    pub const fn hard(mut self, hard: bool) -> Self {
+        self.hard = hard;
+        self
+    }
+
     /// Owner and group of what the path calls create. Default: those of this process.
     #[must_use]
     pub const fn owner(mut self, uid: u32, gid: u32) -> Self {
@@ -158,14 +178,20 @@ impl ClientBuilder {
     /// # Errors
     /// [`ClientError::Io`] or [`ClientError::Timeout`] if there is no server, [`ClientError::Server`] if it refuses.
     pub async fn connect(self) -> Result<Client> {
+        let (mut timeouts, mut retries) = (self.timeouts, self.retries);
+        if self.hard {
+            timeouts.request = Duration::MAX;
+            retries.attempts = u32::MAX;
+        }
         let settings = Settings {
             address: self.address,
             credentials: self.credentials,
             client_name: self.client_name,
-            timeouts: self.timeouts,
-            retries: self.retries,
+            timeouts,
+            retries,
             max_in_flight: self.max_in_flight,
             owner: self.owner,
+            leases: self.leases,
             attach: None,
         };
         Client::connect_with(settings).await
@@ -199,6 +225,7 @@ pub(crate) struct Settings {
     pub retries: Retries,
     pub max_in_flight: u32,
     pub owner: (u32, u32),
+    pub leases: bool,
     pub attach: Option<Attachment>,
 }
 

@@ -76,6 +76,9 @@ pub enum ClientError {
     /// Nothing tells which server to use.
     #[error("no server found: {0}")]
     NoServer(String),
+    /// The connection was lost under a request that was for that connection only. The next event tells of the next one.
+    #[error("the connection was lost meanwhile; wait for the next one, then claim everything again")]
+    Interrupted,
     /// The client, volume or runtime was shut down.
     #[error("the connection was closed by this program; open the volume again")]
     Closed,
@@ -90,7 +93,7 @@ impl ClientError {
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(errno::EIO),
             Self::Timeout { .. } => ETIMEDOUT,
             Self::Protocol(_) => errno::EPROTO,
-            Self::Lost { .. } => errno::EIO,
+            Self::Lost { .. } | Self::Interrupted => errno::EIO,
             Self::Name { error, .. } => ErrorCode::from(*error).errno(),
             Self::Argument(_) | Self::Address(_) => errno::EINVAL,
             Self::NoServer(_) => errno::ENOENT,

@@ -81,6 +81,8 @@ fn xattr_name(bytes: impl AsRef<[u8]>) -> Result<XattrName> {
     XattrName::new(bytes.as_ref()).map_err(|error| ClientError::name(bytes, error))
 }
 
+pub(crate) use ask;
+
 /// Every method sends one request; its errors are the server's ([`ClientError::Server`]), an impossible name ([`ClientError::Name`]),
 /// and those of a connection ([`ClientError::Timeout`], [`ClientError::Lost`], [`ClientError::Protocol`], [`ClientError::Closed`]).
 #[allow(clippy::missing_errors_doc, reason = "the same for all, and said above")]

@@ -22,7 +22,11 @@
 //!   what was unanswered again. A changing request carries an operation id, so it takes effect once.
 //! - **No false success.** Each handle remembers the point of history of its changes that no fsync has covered. If a restarted server has
 //!   lost them, the next [`File::sync`] or [`File::close`] fails once with `StaleLineage`; see [`ClientError::is_lost_changes`].
-//! - **No hanging.** Every call ends within [`Timeouts::request`], with a value or with an error that says what to do next.
+//! - **No hanging.** Every call ends within [`Timeouts::request`], with a value or with an error that says what to do next. Waits for locks
+//!   and clients that asked for it ([`ClientBuilder::hard`]) are the exception.
+//!
+//! - **Leases.** With [`ClientBuilder::leases`], what the server recalls and what becomes of the connection is told by
+//!   [`Volume::lease_events`], in the order of the answers; after a loss nothing is asked before what was kept is dropped.
 //!
 //! Dropping a future gives up its answer: a change may have been done or not. A dropped [`File`] is closed in the background; only
 //! [`File::close`] tells of lost writes.
@@ -35,6 +39,7 @@
 mod admin;
 mod channel;
 mod client;
+mod coherence;
 mod config;
 mod directory;
 mod discover;
@@ -65,7 +70,9 @@ pub use subvol_protocol::response::{StatusReport, StepResult, TenantSummary, Vol
 pub use subvol_protocol::token::Token;
 
 pub use admin::{Admin, Limits, NewTenant};
+pub use channel::{LeaseEvent, LeaseEvents};
 pub use client::Client;
+pub use coherence::ListPage;
 pub use config::{ClientBuilder, Retries, Timeouts};
 pub use directory::Entries;
 pub use discover::{Discovered, discover, token_beside};
@@ -73,4 +80,5 @@ pub use error::{ClientError, Result};
 pub use file::File;
 pub use inode::{AttributeChange, CreateOutcome, InodeApi, ReadPage};
 pub use open::OpenOptions;
+pub use reconnect::LeaseTerms;
 pub use volume::{Step, Volume};

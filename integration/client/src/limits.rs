@@ -11,6 +11,9 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// A connection that owes answers and shows no sign of life for so long is given up.
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Longer than any program runs: what has no limit waits so long.
+pub(crate) const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 /// Attempts to reconnect before everything that waits is told so.
 pub(crate) const RECONNECT_ATTEMPTS: u32 = 10;
 /// Wait before the second attempt; doubles from then on.
@@ -49,11 +52,22 @@ pub(crate) const SHUTDOWN_SLACK: Duration = Duration::from_secs(1);
 /// Most and least time between looks at the deadlines.
 pub(crate) const TICK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
+/// Events that wait for the subscriber. Each names something this client was told, so more at once cannot be true.
+pub(crate) const MAX_EVENTS: usize = 1 << 20;
+/// The part of a server's silence after which the library asks for a sign of life: an answer that takes as long again is in time.
+pub(crate) const KEEP_ALIVE_PART: u32 = 3;
+/// Inodes whose changes are remembered one by one until they are durable; more are remembered together.
+pub(crate) const MAX_TRACKED_INODES: usize = 65_536;
+/// From so many on, those that a commit has covered are let go of.
+pub(crate) const TIDY_TRACKED_FROM: usize = 4096;
+/// Requests of a subscriber that are under way at a time while the others wait.
+pub(crate) const URGENT_AHEAD: usize = 64;
+
 /// Low bits of a request id that hold the slot's index.
 pub(crate) const SLOT_BITS: u32 = 16;
 /// The slot index that no slot has; marks keep-alive requests.
 pub(crate) const PING_SLOT: u64 = (1 << SLOT_BITS) - 1;
 
-const _: () = assert!((MAX_IN_FLIGHT as u64) * 2 < PING_SLOT);
+const _: () = assert!((MAX_IN_FLIGHT as u64) * 2 + (URGENT_AHEAD as u64) < PING_SLOT);
 const _: () = assert!(OPERATION_WINDOW > MAX_IN_FLIGHT);
 const _: () = assert!(SILENCE_TIMEOUT.as_secs() < REQUEST_TIMEOUT.as_secs());

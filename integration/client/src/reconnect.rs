@@ -9,12 +9,13 @@ use subvol_protocol::codec::ServerMessage;
 use subvol_protocol::error::{ErrorCode, Retry, WireError};
 use subvol_protocol::limits::{OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, ServerLimits};
 use subvol_protocol::name::{Label, Text};
-use subvol_protocol::request::{Features, Request, SessionRequest, VolumeRef};
-use subvol_protocol::response::{Push, Response, SessionResponse};
-use tokio::time::timeout;
+use subvol_protocol::request::{Features, FileRequest, Request, SessionRequest, VolumeRef};
+use subvol_protocol::response::{FileResponse, Push, RecallTarget, Response, SessionResponse};
+use tokio::time::{Instant, timeout};
 
 use crate::config::{Retries, Settings};
 use crate::error::{ClientError, Result};
+use crate::limits::MAX_EVENTS;
 use crate::wire::Wire;
 
 /// What the server told about itself, the caller and the volume.
@@ -28,6 +29,27 @@ pub(crate) struct Greeting {
     pub root: u64,
     pub lineage: Lineage,
     pub read_only: bool,
+    pub leases: Option<LeaseTerms>,
+    /// Recalls that came in before the driver took over.
+    pub recalls: Recalls,
+}
+
+/// Numbers of recalls, with what they name.
+pub(crate) type Recalls = Vec<(u64, Vec<RecallTarget>)>;
+
+/// What the server granted to a connection that asked for leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTerms {
+    /// Answers may be kept until they are recalled. Otherwise everything has to be asked for again each time; locks work either way.
+    pub granted: bool,
+    /// Time for the answer to a recall; who is later is cut off.
+    pub recall: Duration,
+    /// Silence of the server after which everything kept is lost.
+    pub silence: Duration,
+    /// The server remembers this client: its inodes and locks are still held.
+    pub resumed: bool,
+    /// When it was asked for.
+    pub(crate) asked: Instant,
 }
 
 /// The wait before attempt number `attempt` (from 1): doubling, bounded, between half and all of it by chance.
@@ -75,10 +97,11 @@ async fn greet(
     client_id: [u8; 16],
     known: Option<&Greeting>,
 ) -> Result<(Wire, Greeting)> {
+    let leases = settings.leases && settings.attach.is_some();
     let mut wire = Wire::connect(&settings.address).await?;
     let hello = SessionRequest::Hello {
         protocol_version: PROTOCOL_VERSION,
-        features: Features::NONE,
+        features: if leases { Features::LEASES } else { Features::NONE },
         client_id,
         client_name: Text::new(&settings.client_name),
     };
@@ -98,6 +121,8 @@ async fn greet(
         root: 0,
         lineage: Lineage::default(),
         read_only: false,
+        leases: None,
+        recalls: Recalls::new(),
     };
     let credentials = SessionRequest::Authenticate { credentials: settings.credentials.clone() };
     let SessionResponse::AuthOk { tenant, admin } = ask(&mut wire, 2, credentials).await? else {
@@ -118,8 +143,32 @@ async fn greet(
             }
             _ => return Err(ClientError::unexpected("Attach")),
         }
+        if settings.leases {
+            begin_leases(&mut wire, &mut greeting).await?;
+        }
     }
     Ok((wire, greeting))
+}
+
+/// Asks for leases, before anything else is asked.
+async fn begin_leases(wire: &mut Wire, greeting: &mut Greeting) -> Result<()> {
+    let asked = Instant::now();
+    let request = Request::File(FileRequest::BeginLeases);
+    match exchange(wire, 4, request, &mut greeting.recalls).await? {
+        // Without any patience for silence nothing could ever be kept.
+        Response::File(FileResponse::LeasesBegun {
+            granted,
+            recall_milliseconds,
+            silence_milliseconds,
+            resumed,
+        }) if silence_milliseconds > 0 => {
+            let recall = Duration::from_millis(recall_milliseconds.into());
+            let silence = Duration::from_millis(silence_milliseconds.into());
+            greeting.leases = Some(LeaseTerms { granted, recall, silence, resumed, asked });
+            Ok(())
+        }
+        _ => Err(ClientError::unexpected("BeginLeases")),
+    }
 }
 
 /// Limits of zero would make the client wait for ever; limits above the protocol's would make it send what cannot be encoded.
@@ -140,7 +189,20 @@ fn sound(limits: ServerLimits) -> Result<ServerLimits> {
 
 /// Sends one session request and waits for its answer.
 async fn ask(wire: &mut Wire, request_id: u64, request: SessionRequest) -> Result<SessionResponse> {
-    let envelope = Request::Session(request).into();
+    match exchange(wire, request_id, Request::Session(request), &mut Recalls::new()).await? {
+        Response::Session(answer) => Ok(answer),
+        _ => Err(ClientError::unexpected("A session request")),
+    }
+}
+
+/// Sends one request and waits for its answer; what is recalled meanwhile goes to `recalls`.
+async fn exchange(
+    wire: &mut Wire,
+    request_id: u64,
+    request: Request,
+    recalls: &mut Recalls,
+) -> Result<Response> {
+    let envelope = request.into();
     wire.queue(request_id, &envelope, &Bytes::new())
         .map_err(|error| ClientError::Argument(error.to_string()))?;
     poll_fn(|context| wire.poll_write(context)).await?;
@@ -150,12 +212,15 @@ async fn ask(wire: &mut Wire, request_id: u64, request: SessionRequest) -> Resul
                 ServerMessage::Push(Push::Shutdown { reason, .. }) => {
                     return Err(WireError::new(ErrorCode::ShuttingDown, reason.as_str()).into());
                 }
-                ServerMessage::Push(Push::LeaseRecall { .. }) => {}
+                ServerMessage::Push(Push::Recall { recall, targets }) => {
+                    recalls.push((recall, targets));
+                    if recalls.len() >= MAX_EVENTS {
+                        return Err(ClientError::Protocol("more recalls than there can be leases".into()));
+                    }
+                }
                 ServerMessage::Response { response: Response::Error(error), .. } => return Err(error.into()),
-                ServerMessage::Response { request_id: id, response: Response::Session(answer), .. }
-                    if id == request_id =>
-                {
-                    return Ok(answer);
+                ServerMessage::Response { request_id: id, response, .. } if id == request_id => {
+                    return Ok(response);
                 }
                 ServerMessage::Response { .. } => return Err(ClientError::unexpected("A session request")),
             }

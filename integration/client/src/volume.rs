@@ -10,12 +10,13 @@ use subvol_protocol::name::LinkTarget;
 use subvol_protocol::request::{FileRef, FileRequest, NewKind, OpenFlags, RenameMode, Request, XattrMode};
 use subvol_protocol::response::{Response, StepResult};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, LeaseEvents};
 use crate::directory::Entries;
 use crate::error::{ClientError, Result};
 use crate::file::File;
 use crate::inode::{AttributeChange, InodeApi};
 use crate::open::OpenOptions;
+use crate::reconnect::LeaseTerms;
 
 /// One step of a compound request: any file request, which may name what an earlier step found by `FromStep`.
 pub type Step = FileRequest;
@@ -51,6 +52,19 @@ impl Volume {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.inodes.channel.greeting().read_only
+    }
+
+    /// Follows recalls and the connection, for one who keeps things under leases (`ClientBuilder::leases`). After this, the one who asked
+    /// must work the events off: requests wait after a loss of the connection until [`LeaseEvents::resume`].
+    #[must_use]
+    pub fn lease_events(&self) -> LeaseEvents {
+        LeaseEvents::subscribe(self.inodes.channel.clone())
+    }
+
+    /// What the server granted to the current connection; `None` without [`crate::ClientBuilder::leases`].
+    #[must_use]
+    pub fn lease_terms(&self) -> Option<LeaseTerms> {
+        self.inodes.channel.greeting().leases
     }
 
     /// Sends any request and returns the answer and its payload. Handle numbers are the library's own, as in [`InodeApi`]; a missing

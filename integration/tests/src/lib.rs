@@ -9,6 +9,7 @@ pub mod apply;
 pub mod binaries;
 pub mod image;
 pub mod local_tree;
+pub mod mount;
 pub mod process;
 pub mod program;
 pub mod proxy;

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::command::{
-    bench, cat, chmod, chown, completions, df, fsync, get, ln, ls, man, mkdir, mv, put, rm, stat, status,
-    sync, tenant, truncate, volume, write, xattr,
+    bench, cat, chmod, chown, completions, df, fsync, get, ln, ls, man, mkdir, mount, mounts, mv, put, rm,
+    stat, status, sync, tenant, truncate, volume, write, xattr,
 };
 use crate::globals::Globals;
 
@@ -68,6 +68,12 @@ pub enum Verb {
     Df(df::Options),
     /// Show how the server and its volumes are doing
     Status(status::Options),
+    /// Mount a volume as a file system of this machine; `mount list` shows those that are
+    Mount(mount::Options),
+    /// Unmount
+    Umount(mounts::UnmountOptions),
+    /// Show what a mount is doing
+    Top(mounts::TopOptions),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -100,6 +106,11 @@ mod tests {
             "subvol sync",
             "subvol df -i work:/",
             "subvol status",
+            "subvol mount work /mnt/work",
+            "subvol mount --read-only --foreground work /mnt/work -o nosuid,locks=local",
+            "subvol mount list",
+            "subvol umount /mnt/work",
+            "subvol top --mount /mnt/work --count 1",
             "subvol chmod u+x,go-w work:/a",
             "subvol chmod -- -x work:/a",
             "subvol xattr set work:/a user.k v",

@@ -8,10 +8,14 @@
 )]
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use subvol_client::{Address, Client, ClientBuilder, Endpoint, Label, Volume, discover, token_beside};
+use subvol_client::{
+    Address, Client, ClientBuilder, Endpoint, Label, Retries, Timeouts, Volume, VolumeRef, discover,
+    token_beside,
+};
 
 use crate::failure::usage;
 
@@ -92,6 +96,37 @@ impl Globals {
     /// No server, a refused token, a wrong address.
     pub async fn client(&self) -> anyhow::Result<Client> {
         Ok(self.builder()?.connect().await?)
+    }
+
+    /// Opens a volume for a mount: with leases, and patient for ever unless `soft`. Also gives its name for people.
+    ///
+    /// # Errors
+    /// As [`Self::volume`].
+    pub async fn mounted_volume(
+        &self,
+        name: &Label,
+        soft: bool,
+        read_only: bool,
+    ) -> anyhow::Result<(Volume, String)> {
+        /// As good as for ever, and still a number that can be added to the clock.
+        const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+        let mut timeouts = Timeouts::default();
+        let mut retries = Retries { longest_wait: Duration::from_secs(1), ..Retries::default() };
+        if !soft {
+            timeouts.request = FOR_EVER;
+            retries.attempts = u32::MAX;
+        }
+        // A few less than the server allows, so that acknowledgements never wait for a turn.
+        let builder = self.builder()?.client_name("subvol mount").leases(true).max_in_flight(224);
+        let builder = builder.timeouts(timeouts).retries(retries);
+        let source = match &self.tenant {
+            Some(tenant) => format!("subvol:{tenant}/{name}"),
+            None => format!("subvol:{name}"),
+        };
+        let client = builder.connect().await?;
+        let volume = client.open_volume(VolumeRef::Name(name.clone()), read_only).await;
+        client.close().await;
+        Ok((volume.with_context(|| format!("volume {name}"))?, source))
     }
 
     /// Connects and opens a volume.

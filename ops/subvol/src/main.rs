@@ -22,7 +22,16 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    // As mount(8) calls it for the type fuse.subvol.
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let as_helper = arguments.first().is_some_and(|program| {
+        std::path::Path::new(program).file_name().is_some_and(|name| name == "mount.fuse.subvol")
+    });
+    let cli = if as_helper {
+        cli::Cli::parse_from(command::mount_options::from_mount_helper(&arguments))
+    } else {
+        cli::Cli::parse()
+    };
     // One thread: a request then wakes nobody across threads. What blocks goes to the runtime's own blocking threads.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

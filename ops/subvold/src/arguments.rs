@@ -1,5 +1,6 @@
 //! Arguments and the configuration file, and how they combine: an argument beats the file, the file beats the default.
 
+use crate::local_mount::LocalMount;
 use crate::logging::LogFormat;
 use crate::size::ByteSize;
 use anyhow::{Context as _, Result};
@@ -34,6 +35,9 @@ pub struct Arguments {
     /// Threads for volumes [default: one per core]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
+    /// Mount a volume of this server, served inside the server itself: the fastest way to it. Repeat for more
+    #[arg(long = "mount", value_name = "VOLUME=DIR")]
+    mounts: Vec<LocalMount>,
     /// Configuration file (TOML) with the same names
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -82,6 +86,8 @@ pub struct Settings {
     pub unix: PathBuf,
     /// Event loops for volumes; 0 = one per core.
     pub threads: usize,
+    /// Volumes to be mounted.
+    pub mounts: Vec<LocalMount>,
     /// Volumes whose log is thrown away.
     pub discard_log: Vec<String>,
     /// Go back to an older superblock when the other one is damaged.
@@ -106,6 +112,7 @@ impl Arguments {
             listen_is_explicit: listen.is_some(),
             unix: self.unix.or(file.unix).unwrap_or_else(|| data.join("subvold.sock")),
             threads: self.threads.or(file.threads).unwrap_or(0),
+            mounts: self.mounts,
             discard_log: self.discard_log,
             accept_older_superblock: self.accept_older_superblock,
             log_format: self.log_format.or(file.log_format).unwrap_or_default(),

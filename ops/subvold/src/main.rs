@@ -1,6 +1,7 @@
 //! The subvold server: reads its arguments, opens or makes the store, serves until it is told to stop. Composition only.
 
 mod arguments;
+mod local_mount;
 mod logging;
 mod probe;
 mod size;
@@ -36,12 +37,15 @@ fn run() -> Result<()> {
     logging::start(settings.log_format);
     let server = start(&settings)?;
     let signal = server.stop_signal().context("signals cannot be received")?;
+    let mounted = local_mount::start(&server, &settings.mounts)?;
     announce(&settings, &server);
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let name = signal.wait();
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     println!("subvold: {name}: committing and stopping");
+    // First, so that the kernel hands over what it still has.
+    drop(mounted);
     server.shutdown()?;
     Ok(())
 }

@@ -6,6 +6,7 @@ mod demo;
 mod soak;
 mod test;
 mod tidy;
+mod tools;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};

@@ -1,10 +1,13 @@
 //! `cargo xtask soak`: long runs whose short forms are in the tests. Each has a documented result in
 //! `ops/docs/operations.md`.
 
+mod programs;
+
 use crate::{cargo, run as run_step};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use std::path::Path;
+use programs::MountRun;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
@@ -14,6 +17,12 @@ pub struct Options {
     /// Rounds, where the run has rounds
     #[arg(long, default_value_t = 50)]
     rounds: u32,
+    /// Of the run `programs`, only this one
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// For `programs` and `conformance`: a directory to work in, for instance a mount, instead of mounts of a new server
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -30,11 +39,21 @@ enum Run {
     Idle,
     /// dbench's load with 1, 8 and 16 clients for 60 seconds each
     Dbench,
+    /// Real programs on mounts: git, SQLite, PostgreSQL, cargo, npm, rsync, tar, stress-ng
+    Programs,
+    /// pjdfstest, and fsx with ten seeds, on mounts
+    Conformance,
 }
 
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let rounds = options.rounds.to_string();
+    let directory = options.directory.as_deref();
     let (package, test) = match options.run {
+        Run::Programs => {
+            let only = options.only.as_deref();
+            return programs::run(root, &MountRun::Programs { only }, directory);
+        }
+        Run::Conformance => return programs::run(root, &MountRun::Conformance, directory),
         Run::Kill => ("subvol-tests", "soak_kill"),
         Run::Enumerate => ("subvol-storage", "soak_enumerate"),
         Run::Ring => ("subvol-storage", "soak_ring"),

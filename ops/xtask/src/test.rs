@@ -4,10 +4,7 @@ use crate::{cargo, run as run_step};
 use anyhow::{Result, bail};
 use clap::Args;
 use std::path::Path;
-use std::process::{Command, Stdio};
-
-/// Debian packages that the tests use: the load of the seeds' benchmarks comes with dbench.
-const PACKAGES: [&str; 1] = ["dbench"];
+use std::process::Stdio;
 
 #[derive(Args)]
 pub struct Options {
@@ -21,25 +18,13 @@ pub struct Options {
 
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     if !options.no_install {
-        install()?;
+        crate::tools::install_for_tests()?;
     }
     checks(root)?;
     if options.checks_only {
         return Ok(());
     }
     tests(root)
-}
-
-fn install() -> Result<()> {
-    let missing: Vec<&str> = PACKAGES.into_iter().filter(|package| !package_is_installed(package)).collect();
-    if !missing.is_empty() {
-        run_step(Command::new("apt-get").args(["update", "-qq"]))?;
-        run_step(Command::new("apt-get").args(["install", "-y", "-qq"]).args(&missing))?;
-    }
-    if !responds("cargo", &["deny", "--version"]) {
-        run_step(Command::new("cargo").args(["install", "cargo-deny", "--locked", "--version", "^0.20"]))?;
-    }
-    Ok(())
 }
 
 fn checks(root: &Path) -> Result<()> {
@@ -77,14 +62,4 @@ fn tests(root: &Path) -> Result<()> {
     run_step(&mut cargo(root, &["build", "--release", "--locked", "-p", "subvold", "-p", "subvol"]))?;
     let mut all = cargo(root, &["test", "--workspace", "--locked"]);
     run_step(all.env("SUBVOLD_BIN_DIR", root.join("target/release")))
-}
-
-fn package_is_installed(package: &str) -> bool {
-    responds("dpkg", &["-s", package])
-}
-
-fn responds(program: &str, words: &[&str]) -> bool {
-    let mut command = Command::new(program);
-    let quiet = command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
-    quiet.status().is_ok_and(|status| status.success())
 }

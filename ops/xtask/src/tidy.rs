@@ -16,15 +16,16 @@ const LINES_MAX: usize = 450;
 const TEST_LINES_MAX: usize = 800;
 
 /// Crate -> workspace crates that it may depend on outside of its tests.
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 10] = [
     ("subvol-protocol", &[]),
     ("subvol-model", &[]),
     ("subvol-storage", &[]),
     ("subvol-actors", &["subvol-protocol", "subvol-storage"]),
     ("subvol-client", &["subvol-protocol"]),
     ("subvol-tests", &["subvol-client", "subvol-model", "subvol-protocol"]),
-    ("subvold", &["subvol-actors", "subvol-storage", "subvol-protocol"]),
-    ("subvol", &["subvol-client", "subvol-protocol"]),
+    ("subvol-mount", &["subvol-client", "subvol-protocol"]),
+    ("subvold", &["subvol-actors", "subvol-mount", "subvol-storage", "subvol-protocol"]),
+    ("subvol", &["subvol-client", "subvol-mount", "subvol-protocol"]),
     ("xtask", &[]),
 ];
 

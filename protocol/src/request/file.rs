@@ -5,6 +5,7 @@
 
 use bincode::{Decode, Encode};
 
+use super::coherence::LockRange;
 use super::values::{
     Create, FileRef, HandleRef, InodeRef, OpenFlags, RenameMode, SeekTarget, SetAttributes, WritePosition,
     XattrMode,
@@ -222,6 +223,87 @@ pub enum FileRequest {
         /// As for `Fsync`.
         lineage: Option<Lineage>,
     },
+    /// As `Create`, with the creator's file mode creation mask: it is taken off the permissions, or, in a directory with a default
+    /// ACL, ignored in favour of that list. Opens nothing. Reply: `Created`.
+    CreateMasked {
+        /// What to create; `open` is `None`.
+        create: Create,
+        /// The mask (0777).
+        umask: u32,
+    },
+    /// As `CreateUnnamed`, with a mask as for `CreateMasked`, and without a handle: the file lives as long as a client with leases
+    /// knows it. Needs `BeginLeases`. Reply: `Created`.
+    CreateUnnamedMasked {
+        /// The directory whose group rule, default ACL and limits apply.
+        parent: InodeRef,
+        /// Permission bits (07777).
+        permissions: u32,
+        /// The mask (0777).
+        umask: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    },
+    /// As `Write`, for a writer that may not keep set-id bits and capabilities: they go in the same step. Reply: `Written`.
+    WriteUnprivileged {
+        /// Into which file.
+        file: FileRef,
+        /// Where.
+        position: WritePosition,
+    },
+    /// As `ReadDirectory`, of entries up to a cookie only. What is renamed during a listing gets a larger cookie, so a listing that
+    /// began with this bound ends (a listing that renames what it finds would never). Reply: `Listed`.
+    ListDirectory {
+        /// The directory.
+        inode: InodeRef,
+        /// Start behind the entry with this cookie; 0 for the beginning.
+        after_cookie: u64,
+        /// The largest cookie to be listed; 0 for the largest of now, which the reply tells.
+        up_to: u64,
+        /// At most this many entries, 1 to 1024; the reply may be shorter without being the end.
+        max_entries: u32,
+        /// Each with its attributes.
+        with_attributes: bool,
+    },
+    /// From now on replies grant leases to this connection, see "Leases". Needs the feature `LEASES`. Reply: `LeasesBegun`.
+    BeginLeases,
+    /// After `BeginLeases` on a new connection: inodes that the client still uses, so that they stay even without a name.
+    /// Reply: `Reclaimed`.
+    ReclaimInodes {
+        /// At most [`crate::limits::MAX_INODE_LIST`].
+        inodes: Vec<u64>,
+    },
+    /// The client no longer uses these inodes and has dropped what it kept of them. Reply: `Noted`.
+    ForgetInodes {
+        /// At most [`crate::limits::MAX_INODE_LIST`].
+        inodes: Vec<u64>,
+    },
+    /// What these recalls named is no longer kept. Reply: `Noted`.
+    AcknowledgeRecalls {
+        /// Numbers of the pushes, at most [`crate::limits::MAX_INODE_LIST`].
+        recalls: Vec<u64>,
+    },
+    /// Takes, changes or gives up a lock. Needs `BeginLeases`. Reply: `Noted`; `LockConflict` if somebody is in the way and
+    /// `wait` is `None`; `Deadlock`; `Interrupted` by `CancelLock`.
+    Lock {
+        /// The lock.
+        lock: LockRange,
+        /// Wait until it can be had. The number, chosen by the client, is for `CancelLock`.
+        wait: Option<u64>,
+        /// It was held before the server restarted; given back before others get locks.
+        reclaim: bool,
+    },
+    /// Ends a wait for a lock, if it still waits. Reply: `Noted`.
+    CancelLock {
+        /// The number of the wait.
+        wait: u64,
+    },
+    /// Who is in the way of this lock? Reply: `LockFound`.
+    TestLock {
+        /// The lock.
+        lock: LockRange,
+    },
 }
 
 impl FileRequest {
@@ -256,6 +338,17 @@ impl FileRequest {
             Self::Seek { .. } => "Seek",
             Self::Fsync { .. } => "Fsync",
             Self::SyncVolume { .. } => "SyncVolume",
+            Self::CreateMasked { .. } => "CreateMasked",
+            Self::CreateUnnamedMasked { .. } => "CreateUnnamedMasked",
+            Self::WriteUnprivileged { .. } => "WriteUnprivileged",
+            Self::ListDirectory { .. } => "ListDirectory",
+            Self::BeginLeases => "BeginLeases",
+            Self::ReclaimInodes { .. } => "ReclaimInodes",
+            Self::ForgetInodes { .. } => "ForgetInodes",
+            Self::AcknowledgeRecalls { .. } => "AcknowledgeRecalls",
+            Self::Lock { .. } => "Lock",
+            Self::CancelLock { .. } => "CancelLock",
+            Self::TestLock { .. } => "TestLock",
         }
     }
 
@@ -265,6 +358,9 @@ impl FileRequest {
         match self {
             Self::Create(_)
             | Self::CreateUnnamed { .. }
+            | Self::CreateMasked { .. }
+            | Self::CreateUnnamedMasked { .. }
+            | Self::WriteUnprivileged { .. }
             | Self::Link { .. }
             | Self::Unlink { .. }
             | Self::RemoveDirectory { .. }
@@ -289,6 +385,8 @@ impl FileRequest {
             Self::Lookup { .. }
                 | Self::Create(_)
                 | Self::CreateUnnamed { .. }
+                | Self::CreateMasked { .. }
+                | Self::CreateUnnamedMasked { .. }
                 | Self::Link { .. }
                 | Self::ResolvePath { .. }
         )

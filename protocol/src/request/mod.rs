@@ -4,6 +4,7 @@
 //! feature bit of `Hello`. Invariant: [`RequestEnvelope::validate`] has accepted a request before any part of the server acts on it.
 
 mod admin;
+mod coherence;
 mod file;
 mod session;
 mod validate;
@@ -12,6 +13,7 @@ mod values;
 use bincode::{Decode, Encode};
 
 pub use admin::AdminRequest;
+pub use coherence::{LockFamily, LockKind, LockRange};
 pub use file::FileRequest;
 pub use session::{Credentials, Features, SessionRequest, VolumeRef};
 pub use values::{

@@ -62,7 +62,7 @@ pub struct Features(pub u64);
 impl Features {
     /// No optional part.
     pub const NONE: Self = Self(0);
-    /// The client understands `LeaseRecall` pushes. Reserved: a server of this version never grants leases.
+    /// Leases and locks: the client understands `Recall` pushes and may send `BeginLeases`.
     pub const LEASES: Self = Self(1);
 
     /// Whether all bits of `other` are set.

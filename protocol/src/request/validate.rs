@@ -4,13 +4,15 @@
 //! judged (does the inode exist?) is not judged here.
 
 use super::{
-    Create, FileRef, FileRequest, HandleRef, InodeRef, OpenFlags, Request, RequestEnvelope, WritePosition,
+    Create, FileRef, FileRequest, HandleRef, InodeRef, LockFamily, LockRange, OpenFlags, Request,
+    RequestEnvelope, WritePosition,
 };
 use crate::attributes::{ATTRIBUTES_LENGTH, MAX_ENTRY_LENGTH, MODE_PERMISSION_MASK};
 use crate::error::{ErrorCode, WireError};
 use crate::limits::{
     MAX_BODY, MAX_COMPOUND_STEPS, MAX_DIRECTORY_BYTES, MAX_DIRECTORY_ENTRIES, MAX_ERROR_DETAIL,
-    MAX_FILE_SIZE, MAX_PATH_COMPONENTS, MAX_PAYLOAD, MAX_SYMLINK, MAX_XATTR_LIST, MAX_XATTR_VALUE,
+    MAX_FILE_SIZE, MAX_INODE_LIST, MAX_PATH_COMPONENTS, MAX_PAYLOAD, MAX_SYMLINK, MAX_XATTR_LIST,
+    MAX_XATTR_VALUE,
 };
 
 type Checked = Result<(), WireError>;
@@ -43,7 +45,8 @@ impl RequestEnvelope {
         require(takes_payload || payload_length == 0, "a payload that no write takes")?;
         // A write at the very end of the address range would wrap; its length is only known here.
         let end_fits = |step: &FileRequest| match step {
-            FileRequest::Write { position: WritePosition::At(offset), .. } => {
+            FileRequest::Write { position: WritePosition::At(offset), .. }
+            | FileRequest::WriteUnprivileged { position: WritePosition::At(offset), .. } => {
                 *offset <= MAX_FILE_SIZE.saturating_sub(payload_length as u64)
             }
             _ => true,
@@ -87,7 +90,7 @@ impl FileRequest {
     /// Whether the request's payload belongs to it.
     #[must_use]
     pub const fn takes_payload(&self) -> bool {
-        matches!(self, Self::Write { .. })
+        matches!(self, Self::Write { .. } | Self::WriteUnprivileged { .. })
     }
 
     /// The most bytes of body its result can take.
@@ -95,13 +98,14 @@ impl FileRequest {
     pub fn reply_bound(&self) -> usize {
         FIXED_REPLY
             + match self {
-                Self::ReadDirectory { max_entries, .. } => {
+                Self::ReadDirectory { max_entries, .. } | Self::ListDirectory { max_entries, .. } => {
                     MAX_DIRECTORY_BYTES.min(*max_entries as usize * MAX_ENTRY_LENGTH)
                 }
                 Self::GetXattr { .. } => MAX_XATTR_VALUE,
                 Self::ListXattrs { .. } => MAX_XATTR_LIST,
                 Self::ReadLink { .. } => MAX_SYMLINK,
                 Self::ResolvePath { components, .. } => components.len() * ATTRIBUTES_LENGTH,
+                Self::ReclaimInodes { inodes } => inodes.len() * size_of::<u64>(),
                 _ => 0,
             }
     }
@@ -142,14 +146,37 @@ impl FileRequest {
                 check_permissions(change.permissions.unwrap_or(0))?;
                 check_range(0, change.size.unwrap_or(0))
             }
-            Self::ReadDirectory { inode: number, max_entries, .. } => {
+            Self::ReadDirectory { inode: number, max_entries, .. }
+            | Self::ListDirectory { inode: number, max_entries, .. } => {
                 inode(*number)?;
                 require(
                     (1..=MAX_DIRECTORY_ENTRIES as u32).contains(max_entries),
                     "max_entries is not 1 to 1024",
                 )
             }
-            Self::StatFs | Self::SyncVolume { .. } => Ok(()),
+            Self::CreateMasked { create, umask } => {
+                inode(create.parent)?;
+                check_create(create)?;
+                check_umask(*umask)?;
+                require(create.open.is_none(), "a masked creation opens nothing")
+            }
+            Self::CreateUnnamedMasked { parent, permissions, umask, .. } => {
+                inode(*parent)?;
+                check_permissions(*permissions)?;
+                check_umask(*umask)
+            }
+            Self::ReclaimInodes { inodes }
+            | Self::ForgetInodes { inodes }
+            | Self::AcknowledgeRecalls { recalls: inodes } => {
+                require(inodes.len() <= MAX_INODE_LIST, "a list of more than 8192 numbers")?;
+                require(earlier.is_empty(), "a list of numbers inside a compound")
+            }
+            Self::Lock { lock, .. } => {
+                require(earlier.is_empty(), "a lock inside a compound")?;
+                check_lock(lock)
+            }
+            Self::TestLock { lock } => check_lock(lock),
+            Self::StatFs | Self::SyncVolume { .. } | Self::BeginLeases | Self::CancelLock { .. } => Ok(()),
             Self::ResolvePath { base, components } => {
                 inode(*base)?;
                 require((1..=MAX_PATH_COMPONENTS).contains(&components.len()), "not 1 to 64 path components")
@@ -167,7 +194,7 @@ impl FileRequest {
                 // Reading at and behind the end is legal and gives nothing; only the offset itself must be possible.
                 check_range(*offset, 0)
             }
-            Self::Write { file: number, position } => {
+            Self::Write { file: number, position } | Self::WriteUnprivileged { file: number, position } => {
                 file(*number)?;
                 match position {
                     WritePosition::At(offset) => check_range(*offset, 0),
@@ -202,6 +229,20 @@ fn check_create(create: &Create) -> Checked {
 
 fn check_permissions(permissions: u32) -> Checked {
     require(permissions & !MODE_PERMISSION_MASK == 0, "permissions beyond 07777")
+}
+
+fn check_umask(umask: u32) -> Checked {
+    require(umask & !0o777 == 0, "a mask beyond 0777")
+}
+
+fn check_lock(lock: &LockRange) -> Checked {
+    require(lock.inode != 0, "inode 0")?;
+    require(lock.start <= lock.last, "a lock that ends before it starts")?;
+    if lock.last > MAX_FILE_SIZE {
+        return Err(ErrorCode::FileTooBig.into());
+    }
+    let whole = lock.start == 0 && lock.last == MAX_FILE_SIZE;
+    require(whole || lock.family == LockFamily::Range, "a flock of a part of a file")
 }
 
 fn check_flags(flags: OpenFlags) -> Checked {

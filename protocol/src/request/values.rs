@@ -176,6 +176,10 @@ pub enum RenameMode {
     NoReplace,
     /// Swaps the two; both must exist.
     Exchange,
+    /// As `Replace`, and leaves a whiteout (a character device with number 0) at the old name, in one step.
+    Whiteout,
+    /// As `NoReplace`, and leaves a whiteout.
+    WhiteoutNoReplace,
 }
 
 /// What setting an extended attribute does about an existing one.

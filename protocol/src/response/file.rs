@@ -4,6 +4,7 @@ use bincode::{Decode, Encode};
 
 use crate::attributes::{Attributes, DirectoryEntry, Lineage, Ticket, VolumeStatistics};
 use crate::name::{LinkTarget, XattrNames, XattrValue};
+use crate::request::LockRange;
 
 /// Answer to a file request.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -131,6 +132,39 @@ pub enum FileResponse {
     Synced {
         /// Everything up to this point is durable.
         durable: Lineage,
+    },
+    /// To `ListDirectory`.
+    Listed {
+        /// In the order of their cookies.
+        entries: Vec<DirectoryEntry>,
+        /// There was nothing behind the last one, up to the bound.
+        end: bool,
+        /// The bound, to be given with the next part.
+        up_to: u64,
+    },
+    /// To `BeginLeases`.
+    LeasesBegun {
+        /// Whether this connection gets leases. Not when too many clients of the volume have them: what is read must then be asked
+        /// for again each time.
+        granted: bool,
+        /// Milliseconds in which a recall has to be acknowledged; a holder that is later is cut off.
+        recall_milliseconds: u32,
+        /// Milliseconds of silence after which a client must treat its leases as lost; less than the server waits.
+        silence_milliseconds: u32,
+        /// The server remembers this client: its inodes and locks are still held.
+        resumed: bool,
+    },
+    /// To `ReclaimInodes`.
+    Reclaimed {
+        /// Those that no longer exist.
+        lost: Vec<u64>,
+    },
+    /// To what has no more to tell.
+    Noted,
+    /// To `TestLock`.
+    LockFound {
+        /// The first lock in the way; `None` if the lock could be had.
+        blocker: Option<LockRange>,
     },
 }
 

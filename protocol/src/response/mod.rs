@@ -16,7 +16,7 @@ pub use session::SessionResponse;
 
 use crate::error::WireError;
 use crate::limits::MAX_REASON;
-use crate::name::Text;
+use crate::name::{Name, Text};
 
 /// The outcome of one step of a compound request.
 pub type StepResult = Result<FileResponse, WireError>;
@@ -56,11 +56,20 @@ pub enum Push {
         /// Milliseconds until it closes.
         grace_milliseconds: u32,
     },
-    /// Reserved: give up what is cached of an inode. Only sent when both sides named [`crate::request::Features::LEASES`].
-    LeaseRecall {
-        /// The inode.
-        inode: u64,
-        /// Which lease.
-        lease: u64,
+    /// Give up what is kept of these things, then say so with `AcknowledgeRecalls`. Only sent after `BeginLeases`.
+    Recall {
+        /// The number to acknowledge.
+        recall: u64,
+        /// What changed, at most [`crate::limits::MAX_RECALL_TARGETS`]. Empty: everything that is kept.
+        targets: Vec<RecallTarget>,
     },
+}
+
+/// One thing that changed.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct RecallTarget {
+    /// The inode: its attributes, extended attributes and data. Of a directory with a name: its attributes and listing.
+    pub inode: u64,
+    /// An entry of the directory `inode`, present or absent.
+    pub name: Option<Name>,
 }

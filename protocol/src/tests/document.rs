@@ -121,6 +121,8 @@ fn limits_and_sizes() {
         ("unanswered requests of a connection", vec![limits::MAX_IN_FLIGHT as usize]),
         ("operation window", vec![limits::OPERATION_WINDOW as usize]),
         ("steps of a compound", vec![limits::MAX_COMPOUND_STEPS]),
+        ("numbers of a list of inodes or recalls", vec![limits::MAX_INODE_LIST]),
+        ("targets of a `Recall`", vec![limits::MAX_RECALL_TARGETS]),
         ("components of a `ResolvePath`", vec![limits::MAX_PATH_COMPONENTS]),
         ("entries of a `Directory`", vec![limits::MAX_DIRECTORY_ENTRIES, limits::MAX_DIRECTORY_BYTES]),
         ("tenants or volumes of a list", vec![limits::MAX_LIST_PAGE]),

@@ -7,6 +7,7 @@ use crate::fs::inode_set::InodeSet;
 use crate::fs::plan::Plan;
 use crate::fs::resize;
 use crate::fs::view::View;
+use crate::fs::xattr;
 use crate::limits::FILE_BYTES_MAX;
 use crate::operation::AttributeChange;
 use crate::types::{InodeNumber, Timestamp};
@@ -51,6 +52,7 @@ pub fn plan_set_attributes(
     }
     if let Some(mode) = change.mode {
         item.mode = item.mode & !PERMISSIONS | mode & PERMISSIONS;
+        xattr::follow_mode(view, inode, item, &mut plan)?;
     }
     item.atime = change.atime.unwrap_or(item.atime);
     item.mtime = change.mtime.unwrap_or(item.mtime);

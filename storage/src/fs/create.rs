@@ -5,13 +5,19 @@
 use crate::error::{EngineError, EngineResult, FsError};
 use crate::format::item::{InodeItem, file_type, inode_flags};
 use crate::format::key::{ItemKind, Key};
+use crate::fs::acl::{self, Acl};
 use crate::fs::inode_set::InodeSet;
 use crate::fs::names::{self, NewName};
 use crate::fs::orphan::{ORPHAN_UNNAMED, orphan_key};
 use crate::fs::plan::Plan;
 use crate::fs::view::{View, check_name};
+use crate::fs::xattr;
 use crate::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use crate::operation::Place;
+use crate::types::InodeNumber;
+
+/// Set-group-id: of a directory, that what is made in it belongs to its group.
+const SET_GROUP_ID: u32 = 0o2000;
 
 /// Permission bits of `st_mode`.
 pub const PERMISSIONS: u32 = 0o7777;
@@ -21,6 +27,8 @@ pub const PERMISSIONS: u32 = 0o7777;
 pub struct NewInode<'a> {
     /// Type bits and permissions.
     pub mode: u32,
+    /// Taken off the permissions, unless the directory has a default access list.
+    pub umask: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -42,6 +50,10 @@ pub fn plan_create(view: &View<'_>, place: &Place, new: &NewInode<'_>) -> Engine
     check_name(&place.name)?;
     let slot = names::probe(view, place.parent, &place.name)?.free_slot()?;
     let is_directory = item.is_directory();
+    if parent.mode & SET_GROUP_ID != 0 {
+        item.gid = parent.gid;
+        item.mode |= if is_directory { SET_GROUP_ID } else { 0 };
+    }
     if is_directory && parent.nlink >= LINKS_MAX {
         return Err(FsError::TooManyLinks.into());
     }
@@ -68,10 +80,46 @@ pub fn plan_create(view: &View<'_>, place: &Place, new: &NewInode<'_>) -> Engine
     if item.is_symlink() {
         plan.put(Key::new(inode, ItemKind::SymlinkTarget, 0), new.target);
     }
+    inherit(view, place.parent, &parent, new.umask, (inode, &mut item), &mut plan)?;
     inodes.name_added(place.parent, is_directory)?;
     inodes.add(inode, item);
     inodes.finish(&mut plan);
     Ok(plan)
+}
+
+/// Access list and permissions of a new inode: from the directory's default list, or by the mask. A link has neither.
+fn inherit(
+    view: &View<'_>,
+    directory: InodeNumber,
+    parent: &InodeItem,
+    umask: u32,
+    (inode, item): (InodeNumber, &mut InodeItem),
+    plan: &mut Plan,
+) -> EngineResult<()> {
+    if item.is_symlink() {
+        return Ok(());
+    }
+    let default = match parent.xattrs {
+        0 => None,
+        _ => match xattr::get_xattr(view, directory, acl::DEFAULT) {
+            Ok(value) => Some(value),
+            Err(EngineError::Refused(FsError::NoXattr)) => None,
+            Err(error) => return Err(error),
+        },
+    };
+    let Some(default) = default else {
+        item.mode &= !(umask & 0o777);
+        return Ok(());
+    };
+    let list = Acl::parse(&default)?.inherited(item.mode);
+    item.mode = item.mode & !0o777 | list.mode_bits();
+    if !list.is_minimal() {
+        xattr::put_new(plan, inode, item, acl::ACCESS, &list.to_value());
+    }
+    if item.is_directory() {
+        xattr::put_new(plan, inode, item, acl::DEFAULT, &default);
+    }
+    Ok(())
 }
 
 /// Plans a new regular file without a name: an orphan that may get one later. Uses one identifier.
@@ -79,7 +127,7 @@ pub fn plan_create(view: &View<'_>, place: &Place, new: &NewInode<'_>) -> Engine
 /// `unnamed` of the plan stays empty: nothing lost a name, and the opener's handle is still to come.
 /// Errors: `InvalidArgument` when the type bits are not those of a regular file.
 pub fn plan_create_unnamed(view: &View<'_>, mode: u32, uid: u32, gid: u32) -> EngineResult<Plan> {
-    let mut item = new_item(view, &NewInode { mode, uid, gid, rdev: 0, target: &[] })?;
+    let mut item = new_item(view, &NewInode { mode, umask: 0, uid, gid, rdev: 0, target: &[] })?;
     if !item.is_regular() {
         return Err(FsError::InvalidArgument.into());
     }
@@ -94,7 +142,7 @@ pub fn plan_create_unnamed(view: &View<'_>, mode: u32, uid: u32, gid: u32) -> En
 }
 
 /// The inode item, without names yet; its version becomes 1 when the plan is finished.
-fn new_item(view: &View<'_>, new: &NewInode<'_>) -> Result<InodeItem, EngineError> {
+pub(super) fn new_item(view: &View<'_>, new: &NewInode<'_>) -> Result<InodeItem, EngineError> {
     use file_type::{BLOCK_DEVICE, CHARACTER_DEVICE, DIRECTORY, FIFO, MASK, REGULAR, SOCKET, SYMLINK};
     if new.mode & !(MASK | PERMISSIONS) != 0 {
         return Err(FsError::InvalidArgument.into());
@@ -203,6 +251,7 @@ mod tests {
         let with = |name: &[u8], mode, target: Bytes| Operation::Create {
             place: Place { parent: ROOT_INODE, name: Bytes::copy_from_slice(name) },
             mode,
+            umask: 0,
             uid: 0,
             gid: 0,
             rdev: 0,

@@ -10,8 +10,8 @@ use crate::operation::Operation;
 /// Plans an operation against the state of `view`; changes nothing. The errors are those of the operation's own file.
 pub fn plan_operation(view: &View<'_>, operation: &Operation) -> EngineResult<Plan> {
     match operation {
-        Operation::Create { place, mode, uid, gid, rdev, target } => {
-            let new = NewInode { mode: *mode, uid: *uid, gid: *gid, rdev: *rdev, target };
+        Operation::Create { place, mode, umask, uid, gid, rdev, target } => {
+            let new = NewInode { mode: *mode, umask: *umask, uid: *uid, gid: *gid, rdev: *rdev, target };
             create::plan_create(view, place, &new)
         }
         Operation::CreateUnnamed { mode, uid, gid } => create::plan_create_unnamed(view, *mode, *uid, *gid),

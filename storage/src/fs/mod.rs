@@ -2,6 +2,9 @@
 //!
 //! Planning reads a [`view::View`] and returns a [`plan::Plan`]; [`crate::subvolume::Subvolume`] executes plans.
 
+pub mod acl;
+#[cfg(test)]
+mod acl_tests;
 pub mod allocate;
 pub mod attributes;
 pub mod block_ranges;

@@ -192,7 +192,15 @@ impl Pair {
 
     fn make(&self, path: &str, mode: u32, rdev: u32, target: &str) -> Result<Operation, ModelError> {
         let target = Bytes::copy_from_slice(target.as_bytes());
-        Ok(Operation::Create { place: self.place(path)?, mode, uid: 0, gid: 0, rdev: rdev.into(), target })
+        Ok(Operation::Create {
+            place: self.place(path)?,
+            mode,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: rdev.into(),
+            target,
+        })
     }
 
     fn run(&mut self, operation: &Operation) -> Result<InodeNumber, ModelError> {

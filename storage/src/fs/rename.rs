@@ -6,6 +6,7 @@
 
 use crate::error::{EngineResult, FsError};
 use crate::format::item::file_type;
+use crate::fs::create::{self, NewInode};
 use crate::fs::inode_set::InodeSet;
 use crate::fs::names::{self, NewName};
 use crate::fs::orphan;
@@ -16,7 +17,7 @@ use crate::limits::LINKS_MAX;
 use crate::operation::{Place, RenameMode};
 use crate::types::InodeNumber;
 
-/// Plans a rename. Uses one identifier, an exchange two, and none when nothing changes.
+/// Plans a rename. Uses one identifier, an exchange two, one that leaves a whiteout three, and none when nothing changes.
 ///
 /// Errors, in the order of Linux: `NotFound` and `NotDirectory` (parents); those of the names; `NotFound` (source;
 /// target of an exchange); `Exists` (target, `NoReplace`); `InvalidArgument` (into itself); `IsDirectory`,
@@ -30,14 +31,17 @@ pub fn plan_rename(view: &View<'_>, from: &Place, to: &Place, mode: RenameMode) 
     check_name(&to.name)?;
     let probe = names::probe(view, to.parent, &to.name)?;
     match (mode, probe.found) {
-        (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists.into()),
+        (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
+            return Err(FsError::Exists.into());
+        }
         (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
         _ => {}
     }
     refuse_descendant(view, from, to, &source)?;
+    let whiteout = matches!(mode, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace);
     let Some(target) = probe.found else {
         let slot = probe.free_slot()?;
-        return plan_move(view, inodes, Move { from, to, source, slot }, None);
+        return plan_move(view, inodes, Move { from, to, source, slot, whiteout }, None);
     };
     if target.inode == source.inode {
         // Two names of one inode: POSIX wants both to stay.
@@ -47,7 +51,7 @@ pub fn plan_rename(view: &View<'_>, from: &Place, to: &Place, mode: RenameMode) 
         refuse_descendant(view, to, from, &target)?;
         return plan_exchange(view, inodes, from, to, source, target);
     }
-    plan_move(view, inodes, Move { from, to, source, slot: target.slot }, Some(target))
+    plan_move(view, inodes, Move { from, to, source, slot: target.slot, whiteout }, Some(target))
 }
 
 struct Move<'a> {
@@ -56,6 +60,8 @@ struct Move<'a> {
     source: FoundEntry,
     /// Where the new by-name item goes: free, or the victim's.
     slot: u64,
+    /// The old name becomes that of a whiteout.
+    whiteout: bool,
 }
 
 fn plan_move(
@@ -64,7 +70,7 @@ fn plan_move(
     change: Move<'_>,
     victim: Option<FoundEntry>,
 ) -> EngineResult<Plan> {
-    let Move { from, to, source, slot } = change;
+    let Move { from, to, source, slot, whiteout } = change;
     let moved = inodes.get(source.inode)?;
     let is_directory = moved.is_directory();
     let mut plan = Plan { inode: source.inode, ids_used: 1, ..Plan::default() };
@@ -92,7 +98,23 @@ fn plan_move(
         orphan::lose_name(view, &mut inodes, victim.inode, &mut plan)?;
     }
 
-    names::delete_name(&mut plan, from.parent, &source);
+    if whiteout {
+        // Its name overwrites the old one in the same slot.
+        names::delete_replaced_name(&mut plan, from.parent, &source);
+        let inode = view.resolved.next_id + 1;
+        let new =
+            NewInode { mode: file_type::CHARACTER_DEVICE, umask: 0, uid: 0, gid: 0, rdev: 0, target: &[] };
+        let mut item = create::new_item(view, &new)?;
+        item.nlink = 1;
+        let entry = FoundEntry { inode, ..source };
+        put_moved(&mut plan, from, &entry, source.slot, inode + 1, item.mode);
+        inodes.add(inode, item);
+        inodes.name_added(from.parent, false)?;
+        plan.inodes += 1;
+        plan.ids_used = 3;
+    } else {
+        names::delete_name(&mut plan, from.parent, &source);
+    }
     inodes.name_removed(from.parent, is_directory)?;
     // After both removals: a move within one directory or over a subdirectory does not add to the count.
     if is_directory && inodes.get(to.parent)?.nlink >= LINKS_MAX {

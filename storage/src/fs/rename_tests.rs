@@ -220,3 +220,23 @@ fn a_removed_directory_is_no_place_to_move_to() {
     assert_eq!(bench.refused(&into), FsError::NotFound);
     bench.verify();
 }
+
+#[test]
+fn a_whiteout_takes_the_old_name_in_the_same_step() {
+    let mut bench = furnished();
+    let (moved, before) = (bench.at("f"), bench.items().len());
+    bench.done(&rename(&bench, "f", "d/moved", RenameMode::Whiteout));
+    assert_eq!((bench.at("d/moved"), bench.last.ids_used, bench.last.inodes), (moved, 3, 1));
+    let item = bench.item(bench.at("f"));
+    assert_eq!((item.mode, item.rdev, item.nlink), (crate::format::item::file_type::CHARACTER_DEVICE, 0, 1));
+    assert!(bench.items().len() > before);
+    bench.verify();
+    assert_eq!(
+        bench.refused(&rename(&bench, "f2", "d/moved", RenameMode::WhiteoutNoReplace)),
+        FsError::Exists
+    );
+    bench.done(&rename(&bench, "f2", "d/moved", RenameMode::Whiteout));
+    bench.done(&rename(&bench, "d/e", "gone", RenameMode::WhiteoutNoReplace));
+    assert_eq!(bench.item(bench.at("d")).nlink, 2, "a directory left it, a whiteout is none");
+    bench.verify();
+}

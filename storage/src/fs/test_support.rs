@@ -209,7 +209,15 @@ impl Bench {
     /// An operation that makes an inode of these type bits.
     pub fn make(&self, path: &str, kind: u32) -> Operation {
         let target = if kind == file_type::SYMLINK { Bytes::from_static(b"target") } else { Bytes::new() };
-        Operation::Create { place: self.place(path), mode: kind | 0o644, uid: 7, gid: 8, rdev: 0, target }
+        Operation::Create {
+            place: self.place(path),
+            mode: kind | 0o644,
+            umask: 0,
+            uid: 7,
+            gid: 8,
+            rdev: 0,
+            target,
+        }
     }
 
     /// Makes a directory.

@@ -7,8 +7,9 @@
 //! value is replaced as a whole in one plan (a crash shows the old or the new one, never none).
 
 use crate::error::{EngineError, EngineResult, FsError};
-use crate::format::item::{XattrItem, damaged};
+use crate::format::item::{InodeItem, XattrItem, damaged};
 use crate::format::key::{ItemKind, Key};
+use crate::fs::acl::{self, Acl};
 use crate::fs::inode_set::InodeSet;
 use crate::fs::plan::Plan;
 use crate::fs::view::{SLOT_PROBES, View, name_slot};
@@ -37,10 +38,25 @@ pub fn plan_set_xattr(
     let mut inodes = InodeSet::new(view);
     let item = inodes.edit(inode)?;
     let place = find(view, inode, name)?;
+    let list = acl_of(item, name, value)?;
     match (mode, &place.found) {
         (XattrMode::Create, Some(_)) => return Err(FsError::Exists.into()),
         (XattrMode::Replace, None) => return Err(FsError::NoXattr.into()),
         _ => {}
+    }
+    if let Some(list) = list.filter(|_| name == acl::ACCESS) {
+        item.mode = item.mode & !0o777 | list.mode_bits();
+        if list.is_minimal() {
+            // The mode says all of it.
+            item.ctime = view.resolved.now;
+            let mut plan = Plan { inode, ..Plan::default() };
+            if let Some(found) = place.found {
+                item.xattrs = fewer(item, inode)?;
+                delete_all(&mut plan, inode, &found);
+            }
+            inodes.finish(&mut plan);
+            return Ok(plan);
+        }
     }
     let old_pieces = place.found.as_ref().map_or(0, |found| found.pieces);
     let slot = match &place.found {
@@ -53,6 +69,51 @@ pub fn plan_set_xattr(
     item.ctime = view.resolved.now;
 
     let mut plan = Plan { inode, ..Plan::default() };
+    put_value(&mut plan, inode, slot, name, value, old_pieces);
+    inodes.finish(&mut plan);
+    Ok(plan)
+}
+
+/// The access control list that a value is to be, if the name is one of theirs.
+///
+/// Errors: `InvalidArgument` for what is no list; `NotSupported` of a link, which has none; `NotDirectory` for a default list of anything but a directory.
+fn acl_of(item: &InodeItem, name: &[u8], value: &[u8]) -> Result<Option<Acl>, EngineError> {
+    if name != acl::ACCESS && name != acl::DEFAULT {
+        return Ok(None);
+    }
+    if item.is_symlink() {
+        return Err(FsError::NotSupported.into());
+    }
+    if name == acl::DEFAULT && !item.is_directory() {
+        return Err(FsError::NotDirectory.into());
+    }
+    Ok(Some(Acl::parse(value)?))
+}
+
+/// Adds an attribute to an inode that the plan makes, so that nothing is in its way.
+pub fn put_new(plan: &mut Plan, inode: InodeNumber, item: &mut InodeItem, name: &[u8], value: &[u8]) {
+    item.xattrs += 1;
+    put_value(plan, inode, name_slot(name), name, value, 0);
+}
+
+/// Rewrites the access list of an inode, if it has one, for a mode that changes.
+pub fn follow_mode(
+    view: &View<'_>,
+    inode: InodeNumber,
+    item: &InodeItem,
+    plan: &mut Plan,
+) -> EngineResult<()> {
+    if item.xattrs == 0 {
+        return Ok(());
+    }
+    let Some(found) = find(view, inode, acl::ACCESS)?.found else { return Ok(()) };
+    let mut list = Acl::parse(&get_xattr(view, inode, acl::ACCESS)?)?;
+    list.set_mode(item.mode);
+    put_value(plan, inode, found.slot, acl::ACCESS, &list.to_value(), found.pieces);
+    Ok(())
+}
+
+fn put_value(plan: &mut Plan, inode: InodeNumber, slot: u64, name: &[u8], value: &[u8], old_pieces: u16) {
     let inline = value.len() <= XATTR_INLINE_BYTES_MAX;
     let pieces = if inline { 0 } else { value.len().div_ceil(XATTR_PIECE_BYTES) as u16 };
     let header =
@@ -68,8 +129,21 @@ pub fn plan_set_xattr(
     for piece in pieces..old_pieces {
         plan.delete(piece_key(inode, slot, piece));
     }
-    inodes.finish(&mut plan);
-    Ok(plan)
+}
+
+fn delete_all(plan: &mut Plan, inode: InodeNumber, found: &FoundXattr) {
+    plan.delete(Key::new(inode, ItemKind::Xattr, found.slot));
+    for piece in 0..found.pieces {
+        plan.delete(piece_key(inode, found.slot, piece));
+    }
+}
+
+/// The count of attributes after one is gone.
+fn fewer(item: &InodeItem, inode: InodeNumber) -> Result<u32, EngineError> {
+    item.xattrs.checked_sub(1).ok_or_else(|| {
+        let key = Key::new(inode, ItemKind::Inode, 0);
+        damaged(&key, "inode that counts fewer extended attributes than it has").into()
+    })
 }
 
 /// Plans removing an extended attribute. Errors: `NotFound`, `NoXattr`, those of the name.
@@ -78,17 +152,10 @@ pub fn plan_remove_xattr(view: &View<'_>, inode: InodeNumber, name: &[u8]) -> En
     let mut inodes = InodeSet::new(view);
     let item = inodes.edit(inode)?;
     let found = find(view, inode, name)?.found.ok_or(FsError::NoXattr)?;
-    let Some(left) = item.xattrs.checked_sub(1) else {
-        let key = Key::new(inode, ItemKind::Inode, 0);
-        return Err(damaged(&key, "inode that counts fewer extended attributes than it has").into());
-    };
-    item.xattrs = left;
+    item.xattrs = fewer(item, inode)?;
     item.ctime = view.resolved.now;
     let mut plan = Plan { inode, ..Plan::default() };
-    plan.delete(Key::new(inode, ItemKind::Xattr, found.slot));
-    for piece in 0..found.pieces {
-        plan.delete(piece_key(inode, found.slot, piece));
-    }
+    delete_all(&mut plan, inode, &found);
     inodes.finish(&mut plan);
     Ok(plan)
 }

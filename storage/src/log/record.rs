@@ -109,6 +109,7 @@ mod tests {
             Operation::Create {
                 place: place(256, "foo"),
                 mode: 0o100_644,
+                umask: 0,
                 uid: 1,
                 gid: 2,
                 rdev: 0,

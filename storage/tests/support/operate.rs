@@ -160,7 +160,7 @@ impl Machine {
         target: &str,
     ) -> Result<Operation, Answer> {
         let place = self.place(volume, path)?;
-        Ok(Operation::Create { place, mode, uid: 0, gid: 0, rdev, target: bytes(target) })
+        Ok(Operation::Create { place, mode, umask: 0, uid: 0, gid: 0, rdev, target: bytes(target) })
     }
 
     /// Runs an engine operation. On a full store it commits and tries again, as a server does, before it gives up.

@@ -11,14 +11,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use subvol_protocol::codec::ServerMessage;
+use subvol_protocol::error::ErrorCode;
 use subvol_protocol::request::{Request, SessionRequest};
-use subvol_protocol::response::{Push, Response};
+use subvol_protocol::response::{Push, RecallTarget, Response};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout};
 
 use super::Shared;
+use super::events::LeaseEvent;
 use super::state::{Reply, Wakers};
 use crate::error::{ClientError, Result};
-use crate::limits::{FAREWELL, PING_SLOT, PROBE, SHUTDOWN_SLACK, SLOT_BITS, TICK};
+use crate::limits::{FAREWELL, KEEP_ALIVE_PART, PING_SLOT, PROBE, SHUTDOWN_SLACK, SLOT_BITS, TICK};
 use crate::reconnect::{establish, is_transient, random, wait_before};
 use crate::wire::Wire;
 
@@ -30,6 +32,9 @@ enum Ended {
     Lost { cause: ClientError, answers: u64 },
 }
 
+/// Attempts after which the wait before the next one grows no more.
+const PATIENT: u32 = 16;
+
 /// Tells everybody that there is no driver any more, also when the runtime drops it in the middle of a wait.
 struct Farewell(Arc<Shared>);
 
@@ -37,12 +42,15 @@ impl Drop for Farewell {
     fn drop(&mut self) {
         let mut wakers = Wakers::new();
         self.0.with_state(|state| {
-            state.connection_lost();
+            state.connection_lost(&mut wakers);
             state.ended = true;
+            wakers.extend(state.event_waker.take());
             state.fail_all(&ClientError::Closed, &mut wakers);
         });
         wakers.into_iter().for_each(std::task::Waker::wake);
         self.0.permits.close();
+        self.0.urgent.close();
+        self.0.lock_waits.close();
         self.0.window.notify_waiters();
         self.0.finished.close();
     }
@@ -70,7 +78,7 @@ pub(super) async fn run(shared: Arc<Shared>, wire: Wire) {
             let mut wakers = Wakers::new();
             let lost = shared.lost(attempts, &cause);
             shared.with_state(|state| {
-                state.connection_lost();
+                state.connection_lost(&mut wakers);
                 state.fail_resent(&lost, &mut wakers);
             });
             wakers.into_iter().for_each(std::task::Waker::wake);
@@ -83,8 +91,12 @@ pub(super) async fn run(shared: Arc<Shared>, wire: Wire) {
         }
         if attempts >= shared.settings.retries.attempts.max(1) {
             fail_all(shared, &shared.lost(attempts, &cause));
-            attempts = 0;
-            continue;
+            // A subscriber goes on wanting a connection: the waits before the attempts must not start over for nobody's sake.
+            attempts =
+                if shared.with_state(|state| state.keeps_connection()) { attempts.min(PATIENT) } else { 0 };
+            if attempts == 0 {
+                continue;
+            }
         }
         if attempts > 0 {
             let chance = random().map_or(u32::MAX, u32::from_le_bytes);
@@ -93,17 +105,22 @@ pub(super) async fn run(shared: Arc<Shared>, wire: Wire) {
                 return;
             }
         }
-        attempts += 1;
+        attempts = attempts.saturating_add(1);
         let known = shared.greeting();
         match ticking(shared, establish(&shared.settings, shared.client_id, Some(&known))).await {
             None => return,
             Some(Ok((wire, greeting))) => {
                 tracing::debug!(server = %shared.settings.address, attempts, "connected again");
-                shared.adopt(greeting);
+                let mut wakers = Wakers::new();
+                shared.adopt(greeting, Some(&known), &mut wakers);
+                wakers.into_iter().for_each(std::task::Waker::wake);
                 next = Some(wire);
             }
             Some(Err(error)) if is_transient(&error) => cause = error,
             Some(Err(error)) => {
+                let mut wakers = Wakers::new();
+                shared.with_state(|state| state.refuse(&mut wakers));
+                wakers.into_iter().for_each(std::task::Waker::wake);
                 fail_all(shared, &error);
                 attempts = 0;
             }
@@ -146,7 +163,12 @@ async fn wanted(shared: &Shared) -> Wanted {
 
 fn ticker(shared: &Shared) -> Interval {
     let timeouts = &shared.settings.timeouts;
-    let period = (timeouts.request / 16).min(timeouts.silence / 4).clamp(TICK.0, TICK.1);
+    // Often enough that a lease's silence is noticed when it is over, not a second later.
+    let silence = shared
+        .greeting()
+        .leases
+        .map_or(timeouts.silence, |leases| (leases.silence / 4).min(timeouts.silence));
+    let period = (timeouts.request / 16).min(silence / 4).clamp(TICK.0, TICK.1);
     let mut ticker = interval(period);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticker
@@ -188,6 +210,10 @@ async fn serve(shared: &Shared, wire: Wire) -> Ended {
         answers: 0,
         started: Instant::now(),
         last_sign: Instant::now(),
+        proof: shared.greeting().leases.map_or_else(Instant::now, |leases| leases.asked),
+        silence: shared.greeting().leases.filter(|leases| leases.granted).map(|leases| leases.silence),
+        pinged_at: None,
+        fresh: true,
         pinged: false,
         pings: 0,
         gone_by: None,
@@ -210,6 +236,12 @@ async fn serve(shared: &Shared, wire: Wire) -> Ended {
     }
 }
 
+/// What was read.
+enum Item {
+    Answer(u64, Result<Reply>),
+    Recall(u64, Vec<RecallTarget>),
+}
+
 struct Service<'a> {
     shared: &'a Shared,
     wire: Wire,
@@ -218,6 +250,15 @@ struct Service<'a> {
     started: Instant,
     /// When the server was last heard of, or last owed nothing.
     last_sign: Instant,
+    /// The newest time at which the server is known to have served this connection: when a request was sent that it answered. Not when
+    /// the answer came: a client that was stopped reads answers that have waited for it longer than the server has.
+    proof: Instant,
+    /// With leases: after so long without a frame they are lost.
+    silence: Option<Duration>,
+    /// The keep-alive that is owed: its id and when it was sent.
+    pinged_at: Option<(u64, Instant)>,
+    /// Nothing was read yet, but the greeting may have left whole frames behind.
+    fresh: bool,
     pinged: bool,
     pings: u64,
     /// When a server that announced its end is left.
@@ -225,7 +266,7 @@ struct Service<'a> {
     /// When the closing channel stops waiting for answers.
     finish_by: Option<Instant>,
     wakers: Wakers,
-    received: Vec<(u64, Result<Reply>)>,
+    received: Vec<Item>,
 }
 
 impl Service<'_> {
@@ -242,7 +283,7 @@ impl Service<'_> {
             }
             let written = self.wire.poll_write(context)?;
             let mut heard = false;
-            if self.wire.poll_read(context)?.is_ready() {
+            if self.wire.poll_read(context)?.is_ready() || std::mem::take(&mut self.fresh) {
                 heard = true;
                 self.take_frames()?;
             }
@@ -309,6 +350,9 @@ impl Service<'_> {
             };
             let id = received.request_id;
             match received.message {
+                Ok(ServerMessage::Push(Push::Recall { recall, targets })) => {
+                    self.received.push(Item::Recall(recall, targets));
+                }
                 Ok(ServerMessage::Push(push)) => {
                     if let Push::Shutdown { grace_milliseconds, reason } = push {
                         tracing::debug!(%reason, grace_milliseconds, "the server is stopping");
@@ -321,30 +365,54 @@ impl Service<'_> {
                     break Some(ClientError::Server(error));
                 }
                 // A sign of life, and nothing else.
-                Ok(ServerMessage::Response { .. }) if id & PING_SLOT == PING_SLOT => {}
+                Ok(ServerMessage::Response { .. }) if id & PING_SLOT == PING_SLOT => {
+                    if let Some((_, sent)) = self.pinged_at.take_if(|(owed, _)| *owed == id) {
+                        self.proof = self.proof.max(sent);
+                    }
+                }
                 Ok(ServerMessage::Response { response, payload, .. }) => {
-                    self.received.push((id, Ok(Reply { response, payload })));
+                    self.received.push(Item::Answer(id, Ok(Reply { response, payload })));
                 }
                 Err(error) if id == 0 => break Some(ClientError::Protocol(error.to_string())),
-                Err(error) => self.received.push((id, Err(ClientError::Protocol(error.to_string())))),
-            }
-        };
-        let Self { shared, received, wakers, answers, .. } = self;
-        let mut stranger = None;
-        shared.with_state(|state| {
-            for (id, result) in received.drain(..) {
-                // Only owed answers are progress: a server that makes some up must not get endless attempts.
-                match state.answered(id, result, wakers) {
-                    true => *answers += 1,
-                    false => stranger = Some(id),
+                Err(error) => {
+                    self.received.push(Item::Answer(id, Err(ClientError::Protocol(error.to_string()))));
                 }
             }
+        };
+        let Self { shared, received, wakers, answers, proof, .. } = self;
+        let mut stranger = None;
+        let (mut too_many, mut fenced) = (false, false);
+        shared.with_state(|state| {
+            // In the order of arrival: an answer behind a recall is granted anew, one before it is not.
+            for item in received.drain(..) {
+                match item {
+                    // Only owed answers are progress: a server that makes some up must not get endless attempts.
+                    Item::Answer(id, result) => match state.answered(id, result, wakers) {
+                        Some(sent) => {
+                            *answers += 1;
+                            *proof = sent.max(*proof);
+                        }
+                        None => stranger = Some(id),
+                    },
+                    Item::Recall(recall, targets) => {
+                        too_many |= !state.event(LeaseEvent::Recall { recall, targets }, wakers);
+                    }
+                }
+            }
+            fenced = state.fenced;
             if end.is_some() {
                 state.draining = true;
             }
         });
         self.wake();
         self.gone_by = end.or(self.gone_by);
+        if too_many {
+            return Err(ClientError::Protocol("more recalls than there can be leases".into()));
+        }
+        if fenced && broken.is_none() {
+            // What is kept is to be dropped now, not when the server gets round to closing.
+            return Err(ClientError::Server(ErrorCode::Fenced.into()));
+        }
         match (broken, stranger) {
             (Some(error), _) => Err(error),
             (None, Some(id)) => {
@@ -358,17 +426,18 @@ impl Service<'_> {
     fn tick(&mut self) -> Result<()> {
         let now = Instant::now();
         let Self { shared, wakers, started, .. } = self;
-        let (in_use, owed) = shared.with_state(|state| {
+        let (in_use, owed, subscribed) = shared.with_state(|state| {
             if now.saturating_duration_since(*started) >= PROBE {
                 state.end_probe();
             }
             if state.is_in_use() {
                 state.expire(now, shared.settings.timeouts.request, wakers);
             }
-            (state.is_in_use(), state.is_owed())
+            (state.is_in_use(), state.is_owed(), state.has_subscriber)
         });
         self.wake();
-        if !in_use && self.gone_by.is_none() {
+        let leases = self.silence.filter(|_| subscribed);
+        if !in_use && self.gone_by.is_none() && leases.is_none() {
             return Ok(());
         }
         if self.gone_by.is_some_and(|by| now >= by) {
@@ -379,16 +448,36 @@ impl Service<'_> {
         if owed && quiet >= silence {
             return Err(ClientError::Timeout { operation: "Any request", after: quiet, changing: false });
         }
+        if let Some(silence) = leases {
+            let quiet = now.saturating_duration_since(self.proof);
+            if quiet >= silence {
+                return Err(ClientError::Timeout {
+                    operation: "Keeping leases",
+                    after: quiet,
+                    changing: false,
+                });
+            }
+            if quiet >= silence / KEEP_ALIVE_PART && self.pinged_at.is_none() {
+                let id = self.ping()?;
+                self.pinged_at = Some((id, now));
+            }
+        }
         // Asked for a sign of life half-way: a long fsync is silent, a dead server too.
         if owed && !self.pinged && quiet >= silence / 2 && self.wire.has_room() {
-            self.pinged = true;
-            self.pings += 1;
-            let ping = Request::Session(SessionRequest::Ping).into();
-            let id = self.pings << SLOT_BITS | PING_SLOT;
-            self.wire
-                .queue(id, &ping, &Bytes::new())
-                .map_err(|error| ClientError::Argument(error.to_string()))?;
+            self.ping()?;
         }
         Ok(())
+    }
+
+    /// Asks for a sign of life; gives the request's id.
+    fn ping(&mut self) -> Result<u64> {
+        self.pinged = true;
+        self.pings += 1;
+        let ping = Request::Session(SessionRequest::Ping).into();
+        let id = self.pings << SLOT_BITS | PING_SLOT;
+        self.wire
+            .queue(id, &ping, &Bytes::new())
+            .map_err(|error| ClientError::Argument(error.to_string()))?;
+        Ok(id)
     }
 }

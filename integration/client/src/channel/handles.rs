@@ -8,6 +8,7 @@ use subvol_protocol::attributes::Lineage;
 use subvol_protocol::error::{ErrorCode, WireError};
 use subvol_protocol::request::{FileRef, FileRequest, HandleRef, OpenFlags, Request, SetAttributes};
 
+use super::by_inode::{InodeHistory, inode_of};
 use super::lineage::{Tracker, to_present};
 
 /// What the server calls a handle.
@@ -41,6 +42,8 @@ pub(super) struct Handles {
     pub loose: Tracker,
     /// Everything, for a sync of the volume.
     pub all: Tracker,
+    /// What was changed of each inode without a handle, if it is followed by inode.
+    pub inodes: Option<InodeHistory>,
 }
 
 /// How a request is to be sent.
@@ -71,6 +74,7 @@ pub(crate) fn handle_of(request: &FileRequest) -> Option<HandleRef> {
         | FileRequest::SetAttributes(SetAttributes { file, .. })
         | FileRequest::Read { file, .. }
         | FileRequest::Write { file, .. }
+        | FileRequest::WriteUnprivileged { file, .. }
         | FileRequest::Allocate { file, .. }
         | FileRequest::PunchHole { file, .. }
         | FileRequest::ZeroRange { file, .. }
@@ -92,6 +96,7 @@ fn handle_mut(request: &mut FileRequest) -> Option<&mut HandleRef> {
         | FileRequest::SetAttributes(SetAttributes { file, .. })
         | FileRequest::Read { file, .. }
         | FileRequest::Write { file, .. }
+        | FileRequest::WriteUnprivileged { file, .. }
         | FileRequest::Allocate { file, .. }
         | FileRequest::PunchHole { file, .. }
         | FileRequest::ZeroRange { file, .. }
@@ -114,6 +119,10 @@ fn needs_translation(request: &FileRequest) -> bool {
 }
 
 impl Handles {
+    pub fn new(by_inode: bool) -> Self {
+        Self { inodes: by_inode.then(InodeHistory::default), ..Self::default() }
+    }
+
     /// Takes in a handle the server opened; returns the library's number.
     pub fn register(&mut self, inode: u64, flags: OpenFlags, server: ServerHandle) -> u64 {
         self.last += 1;
@@ -184,7 +193,7 @@ impl Handles {
     }
 
     fn translate_step(&mut self, step: &mut FileRequest) -> Result<Option<Lineage>, Instead> {
-        let mut unsynced = None;
+        let (mut unsynced, mut opened) = (None, None);
         let closes = matches!(step, FileRequest::Close { .. });
         if let Some(HandleRef::Explicit(number)) = handle_mut(step) {
             let Some(handle) = self.map.get_mut(number) else {
@@ -208,9 +217,17 @@ impl Handles {
             }
             handle.closing |= closes;
             unsynced = handle.unsynced.oldest();
+            opened = Some(handle.inode);
         }
         let (place, presented) = match step {
-            FileRequest::Fsync { lineage, .. } => (lineage, to_present(unsynced, self.loose.oldest())),
+            FileRequest::Fsync { lineage, file, .. } => {
+                // What was done by number to the inode of a handle is that file's history, too.
+                let by_inode = match (&self.inodes, opened.or_else(|| inode_of(file))) {
+                    (Some(history), Some(inode)) => history.oldest(inode),
+                    _ => None,
+                };
+                (lineage, to_present(to_present(unsynced, by_inode), self.loose.oldest()))
+            }
             FileRequest::SyncVolume { lineage } => (lineage, self.all.oldest()),
             FileRequest::Close { lineage, .. } => (lineage, unsynced),
             _ => return Ok(None),

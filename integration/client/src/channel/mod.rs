@@ -4,7 +4,9 @@
 //! task and no allocation per request. Handles (`handles`), unsynced history (`lineage`, `settle`) and operation ids (`window`) live here
 //! because they outlast connections.
 
+mod by_inode;
 mod driver;
+mod events;
 mod handles;
 mod lineage;
 mod settle;
@@ -24,12 +26,14 @@ use subvol_protocol::response::{FileResponse, Response, SessionResponse};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
+pub use self::events::{LeaseEvent, LeaseEvents};
 #[cfg(test)]
 pub(crate) use self::handles::handle_of;
 pub(crate) use self::state::Reply;
-use self::state::{NotTaken, Returned, State};
+use self::state::{NotTaken, Returned, State, Wakers, waits_for_lock};
 use crate::config::Settings;
 use crate::error::{ClientError, Result};
+use crate::limits::{FOREVER, URGENT_AHEAD};
 use crate::reconnect::{Greeting, establish, is_transient, random, wait_before};
 
 /// What callers and driver share.
@@ -40,6 +44,10 @@ struct Shared {
     greeting: Mutex<Arc<Greeting>>,
     /// One for each request that callers may have under way.
     permits: Semaphore,
+    /// One for each urgent request: those must not wait for others, which may all be waiting for them.
+    urgent: Semaphore,
+    /// One for each request that may wait for a lock: some of the turns are kept for those that give locks back.
+    lock_waits: Semaphore,
     /// Notified when the window of operation ids has room again.
     window: Notify,
     /// Closed when the driver has ended.
@@ -66,13 +74,25 @@ impl Shared {
         Arc::clone(&self.greeting.lock())
     }
 
-    /// Begins with a new connection.
-    fn adopt(&self, greeting: Greeting) {
+    /// Begins with a new connection; `known` is the greeting of the one before.
+    fn adopt(&self, mut greeting: Greeting, known: Option<&Greeting>, wakers: &mut Wakers) {
+        let recalls = std::mem::take(&mut greeting.recalls);
+        let granted = greeting.leases.is_some_and(|leases| leases.granted);
         let limit = greeting.limits.max_in_flight;
         let window = greeting.limits.operation_window;
         let epoch = greeting.lineage.epoch;
+        let server = greeting.server_epoch;
         *self.greeting.lock() = Arc::new(greeting);
-        self.with_state(|state| state.connected(limit, window, epoch));
+        self.with_state(|state| {
+            state.connected(limit, window, epoch);
+            if let Some(known) = known {
+                let restarted = epoch != known.lineage.epoch || server != known.server_epoch;
+                let _ = state.event(LeaseEvent::Regained { granted, restarted }, wakers);
+            }
+            for (recall, targets) in recalls {
+                let _ = state.event(LeaseEvent::Recall { recall, targets }, wakers);
+            }
+        });
     }
 
     fn lost(&self, attempts: u32, cause: &ClientError) -> ClientError {
@@ -101,6 +121,8 @@ impl Drop for Users {
 #[derive(Clone)]
 pub(crate) struct Channel {
     users: Arc<Users>,
+    /// Requests go ahead of all others, and fail with the connection.
+    urgent: bool,
 }
 
 impl fmt::Debug for Channel {
@@ -132,16 +154,18 @@ impl Channel {
         let permits = settings.max_in_flight.clamp(1, subvol_protocol::limits::MAX_IN_FLIGHT) as usize;
         let shared = Arc::new(Shared {
             client_id,
-            state: Mutex::new(State::new(client_id, retries.attempts.max(2))),
+            state: Mutex::new(State::new(client_id, retries.attempts.max(2), settings.leases)),
             greeting: Mutex::new(Arc::new(greeting.clone())),
             permits: Semaphore::new(permits),
+            urgent: Semaphore::new(URGENT_AHEAD),
+            lock_waits: Semaphore::new((permits / 2).max(1)),
             window: Notify::new(),
             finished: Semaphore::new(0),
             settings,
         });
-        shared.adopt(greeting);
+        shared.adopt(greeting, None, &mut Wakers::new());
         tokio::spawn(driver::run(Arc::clone(&shared), wire));
-        Ok(Self { users: Arc::new(Users(shared)) })
+        Ok(Self { users: Arc::new(Users(shared)), urgent: false })
     }
 
     /// What the server told when it was last connected to.
@@ -170,9 +194,15 @@ impl Channel {
         }
     }
 
-    async fn send(&self, mut request: Request, mut payload: Bytes) -> Result<Reply> {
+    async fn send(&self, request: Request, payload: Bytes) -> Result<Reply> {
+        self.send_as(request, payload, self.urgent).await
+    }
+
+    /// `urgent`: before all others, also while they have to wait.
+    async fn send_as(&self, mut request: Request, mut payload: Bytes, urgent: bool) -> Result<Reply> {
         let shared = self.shared();
-        let patience = shared.settings.timeouts.request;
+        let waits = waits_for_lock(&request).is_some();
+        let patience = if waits { FOREVER } else { shared.settings.timeouts.request.min(FOREVER) };
         let deadline = Instant::now() + patience;
         let timed_out = |request: &Request| ClientError::Timeout {
             operation: request.name(),
@@ -180,9 +210,15 @@ impl Channel {
             // It was never sent.
             changing: false,
         };
-        let permit = match shared.permits.try_acquire() {
+        let _lock_wait = if waits {
+            Some(shared.lock_waits.acquire().await.map_err(|_| ClientError::Closed)?)
+        } else {
+            None
+        };
+        let permits = if urgent { &shared.urgent } else { &shared.permits };
+        let permit = match permits.try_acquire() {
             Ok(permit) => permit,
-            Err(_) => match timeout_at(deadline, shared.permits.acquire()).await {
+            Err(_) => match timeout_at(deadline, permits.acquire()).await {
                 Ok(permit) => permit.map_err(|_| ClientError::Closed)?,
                 Err(_) => return Err(timed_out(&request)),
             },
@@ -192,7 +228,7 @@ impl Channel {
             let room = shared.window.notified();
             let mut driver = None;
             let submitted = shared.with_state(|state| {
-                let submitted = state.submit(request, payload, deadline);
+                let submitted = state.submit(request, payload, deadline, urgent);
                 driver = state.driver.take();
                 submitted
             });
@@ -202,15 +238,22 @@ impl Channel {
             (request, payload) = match submitted {
                 Ok(id) => break id,
                 Err(NotTaken::Closed) => return Err(ClientError::Closed),
+                Err(NotTaken::NotConnected) => return Err(ClientError::Interrupted),
                 Err(NotTaken::WindowFull(back)) => *back,
             };
             if timeout_at(deadline, room).await.is_err() {
                 return Err(timed_out(&request));
             }
         };
+        let call = Call { shared, id: Some(id) };
+        if urgent {
+            let answer = call.await;
+            drop(permit);
+            return answer;
+        }
         // It belongs to the slot now, and comes back when the slot is free.
         permit.forget();
-        Call { shared, id: Some(id) }.await
+        call.await
     }
 
     /// A file request.
@@ -230,6 +273,17 @@ impl Channel {
             Response::File(answer) => Ok((answer, reply.payload)),
             _ => Err(ClientError::unexpected(name)),
         }
+    }
+
+    /// The same channel, for requests ahead of all others.
+    pub fn urgent(&self) -> Self {
+        Self { urgent: true, ..self.clone() }
+    }
+
+    /// Tells the server something without waiting for the answer.
+    pub fn tell(&self, request: FileRequest) {
+        self.shared().with_state(|state| state.tell_in_background(request));
+        self.shared().wake_driver();
     }
 
     /// Closes a handle without waiting.

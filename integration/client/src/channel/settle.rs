@@ -10,6 +10,7 @@ use subvol_protocol::error::ErrorCode;
 use subvol_protocol::request::{FileRequest, HandleRef, OpenFlags};
 use subvol_protocol::response::{FileResponse, StepResult};
 
+use super::by_inode::inode_of;
 use super::handles::{Handles, ServerHandle, handle_of};
 
 /// The circumstances of an answer.
@@ -69,7 +70,7 @@ pub(super) fn settle(
             && let Some(ticket) = answer.ticket()
             && !changed_nothing(step, answer)
         {
-            remember(handles, step, number.or(numbers.last().copied().flatten()), ticket);
+            remember(handles, step, answer, number.or(numbers.last().copied().flatten()), ticket);
         }
         again |= check_history(handles, step, number, result, circumstances);
     }
@@ -102,11 +103,24 @@ fn changed_nothing(step: &FileRequest, answer: &FileResponse) -> bool {
         && !opened_how(step).is_some_and(|flags| flags.contains(OpenFlags::TRUNCATE))
 }
 
-fn remember(handles: &mut Handles, step: &FileRequest, number: Option<u64>, ticket: Lineage) {
+fn remember(
+    handles: &mut Handles,
+    step: &FileRequest,
+    answer: &FileResponse,
+    number: Option<u64>,
+    ticket: Lineage,
+) {
     handles.all.add(ticket);
+    if number.is_none()
+        && let Some(history) = &mut handles.inodes
+        && history.add(step, answer, ticket)
+    {
+        return;
+    }
     let of_file = matches!(
         step,
         FileRequest::Write { .. }
+            | FileRequest::WriteUnprivileged { .. }
             | FileRequest::SetAttributes(_)
             | FileRequest::Allocate { .. }
             | FileRequest::PunchHole { .. }
@@ -139,6 +153,11 @@ fn check_history(
         }
         FileRequest::Fsync { .. } | FileRequest::SyncVolume { .. } => {
             let whole = matches!(step, FileRequest::SyncVolume { .. });
+            let opened = number.and_then(|number| handles.get_mut(number)).map(|handle| handle.inode);
+            let by_inode = match step {
+                FileRequest::Fsync { file, .. } => opened.or_else(|| inode_of(file)),
+                _ => None,
+            };
             let mut pending = false;
             match result {
                 Ok(FileResponse::Synced { durable }) => {
@@ -153,6 +172,15 @@ fn check_history(
                     if let Some(handle) = number.and_then(|number| handles.get_mut(number)) {
                         settle(&mut handle.unsynced);
                     }
+                    if let Some(history) = &mut handles.inodes {
+                        match by_inode {
+                            Some(inode) => {
+                                pending |= history.settle(inode, presented, *durable, circumstances.epoch);
+                            }
+                            None if whole => history.settle_all(presented, *durable),
+                            None => {}
+                        }
+                    }
                 }
                 Err(error) if error.code == ErrorCode::StaleLineage => {
                     if let Some(presented) = presented {
@@ -160,6 +188,9 @@ fn check_history(
                             handles.all.forget_lost(presented, circumstances.epoch);
                         }
                         handles.loose.forget_lost(presented, circumstances.epoch);
+                        if let (Some(history), Some(inode)) = (&mut handles.inodes, by_inode) {
+                            history.forget_lost(inode, presented, circumstances.epoch);
+                        }
                         if let Some(handle) = number.and_then(|number| handles.get_mut(number)) {
                             handle.unsynced.forget_lost(presented, circumstances.epoch);
                         }

@@ -9,6 +9,7 @@
 mod answers;
 mod connection;
 mod sending;
+mod unasked;
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -16,10 +17,11 @@ use std::task::Waker;
 use bytes::Bytes;
 use subvol_protocol::attributes::Lineage;
 use subvol_protocol::limits::MAX_IN_FLIGHT;
-use subvol_protocol::request::{OperationId, Request, RequestEnvelope, SessionRequest};
+use subvol_protocol::request::{FileRequest, OperationId, Request, RequestEnvelope, SessionRequest};
 use subvol_protocol::response::{FileResponse, Response};
 use tokio::time::Instant;
 
+use super::events::LeaseEvent;
 use super::handles::{Handles, ServerHandle};
 use super::window::OperationWindow;
 use crate::error::{ClientError, Result};
@@ -30,6 +32,14 @@ use crate::limits::{PING_SLOT, SLOT_BITS};
 pub(crate) struct Reply {
     pub response: Response,
     pub payload: Bytes,
+}
+
+/// The number of the wait, if the request waits for a lock: as long as that takes.
+pub(super) const fn waits_for_lock(request: &Request) -> Option<u64> {
+    match request {
+        Request::File(FileRequest::Lock { wait, .. }) => *wait,
+        _ => None,
+    }
 }
 
 /// Wakers collected under the lock and woken after it.
@@ -48,6 +58,8 @@ enum Outcome {
     Closing,
     /// The library: opening this handle again.
     Reopening(u64),
+    /// Nobody: the server was told something.
+    Telling,
 }
 
 #[derive(Debug)]
@@ -59,12 +71,16 @@ struct Slot {
     outcome: Outcome,
     /// Sent on this connection and unanswered.
     due: bool,
+    /// When it was sent last.
+    sent: Instant,
     sends: u32,
     refusals: u32,
     deadline: Instant,
     presented: Option<Lineage>,
     /// Holds one of the permits.
     permit: bool,
+    /// Of the subscriber: sent before all others, and given up when the connection is lost.
+    urgent: bool,
 }
 
 /// Work of the library itself.
@@ -72,6 +88,7 @@ struct Slot {
 enum Background {
     Close(u64),
     Reopen(u64),
+    Tell(Box<FileRequest>),
 }
 
 /// After a connection broke with requests under way, the next one begins with the oldest of them alone. If that is the one that breaks
@@ -92,6 +109,7 @@ pub(super) struct State {
     free: Vec<u16>,
     last_id: u64,
     unsent: VecDeque<u64>,
+    urgent: VecDeque<u64>,
     /// Waiting for their handle to be opened again.
     parked: Vec<u64>,
     background: VecDeque<Background>,
@@ -107,12 +125,24 @@ pub(super) struct State {
     pub connected: bool,
     /// The server announced its end: nothing more is sent on this connection.
     pub draining: bool,
+    /// The server ended this client's leases, and will shut the connection.
+    pub fenced: bool,
     /// No user is left, or the channel was closed.
     pub closed: bool,
     /// The driver is gone; nothing will be answered any more.
     pub ended: bool,
     /// The driver, when it sleeps.
     pub driver: Option<Waker>,
+    /// Somebody follows the events.
+    pub has_subscriber: bool,
+    pub events: VecDeque<LeaseEvent>,
+    pub event_waker: Option<Waker>,
+    /// The subscriber claims its things again; the others wait.
+    pub recovering: bool,
+    /// The subscriber has seen the newest `Regained`.
+    seen_regained: bool,
+    /// The server refused this client, and the subscriber is told so.
+    refused: bool,
     /// Permits and places in the window to give back once the lock is released.
     pub returned: Returned,
 }
@@ -130,15 +160,18 @@ pub(super) enum NotTaken {
     WindowFull(Box<(Request, Bytes)>),
     /// There is no driver.
     Closed,
+    /// It is for one connection only, and there is none.
+    NotConnected,
 }
 
 impl State {
-    pub fn new(client_id: [u8; 16], max_sends: u32) -> Self {
+    pub fn new(client_id: [u8; 16], max_sends: u32, by_inode: bool) -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
             last_id: 0,
             unsent: VecDeque::new(),
+            urgent: VecDeque::new(),
             parked: Vec::new(),
             background: VecDeque::new(),
             wire_in_flight: 0,
@@ -147,13 +180,20 @@ impl State {
             window: OperationWindow::new(MAX_IN_FLIGHT),
             client_id,
             max_sends,
-            handles: Handles::default(),
+            handles: Handles::new(by_inode),
             epoch: 0,
             connected: false,
             draining: false,
+            fenced: false,
             closed: false,
             ended: false,
             driver: None,
+            has_subscriber: false,
+            events: VecDeque::new(),
+            event_waker: None,
+            recovering: false,
+            seen_regained: false,
+            refused: false,
             returned: Returned::default(),
         }
     }
@@ -185,11 +225,13 @@ impl State {
             payload,
             outcome,
             due: false,
+            sent: deadline,
             sends: 0,
             refusals: 0,
             deadline,
             presented: None,
             permit,
+            urgent: false,
         };
         match self.slots.get_mut(usize::from(index)) {
             Some(free) => *free = slot,
@@ -215,10 +257,19 @@ impl State {
         }
     }
 
-    /// Takes a request in. The caller holds a permit, which is the slot's from now on.
-    pub fn submit(&mut self, request: Request, payload: Bytes, deadline: Instant) -> Result<u64, NotTaken> {
+    /// Takes a request in. The caller holds a permit, which is the slot's from now on unless the request is urgent.
+    pub fn submit(
+        &mut self,
+        request: Request,
+        payload: Bytes,
+        deadline: Instant,
+        urgent: bool,
+    ) -> Result<u64, NotTaken> {
         if self.closed || self.ended {
             return Err(NotTaken::Closed);
+        }
+        if urgent && !self.connected {
+            return Err(NotTaken::NotConnected);
         }
         let operation = if request.is_changing() {
             match self.window.next() {
@@ -230,7 +281,14 @@ impl State {
         };
         let id =
             self.occupy(RequestEnvelope { operation, request }, payload, Outcome::Waiting(None), deadline);
-        self.unsent.push_back(id);
+        if urgent {
+            if let Some(slot) = self.slot(id) {
+                (slot.urgent, slot.permit) = (true, false);
+            }
+            self.urgent.push_back(id);
+        } else {
+            self.unsent.push_back(id);
+        }
         Ok(id)
     }
 
@@ -264,11 +322,15 @@ impl State {
     pub fn abandon(&mut self, id: u64) {
         let Some(slot) = self.slot(id) else { return };
         let due = slot.due;
+        let wait = if due { waits_for_lock(&slot.envelope.request) } else { None };
         let outcome = std::mem::replace(&mut slot.outcome, Outcome::Abandoned);
         match outcome {
             Outcome::Ready(Ok(reply)) => self.close_unclaimed(&reply.response),
             Outcome::Waiting(_) if !due => self.forget_unsent(id),
             _ => {}
+        }
+        if let Some(wait) = wait {
+            self.tell_in_background(FileRequest::CancelLock { wait });
         }
         if !due {
             self.vacate(id);
@@ -277,6 +339,7 @@ impl State {
 
     fn forget_unsent(&mut self, id: u64) {
         self.unsent.retain(|&waiting| waiting != id);
+        self.urgent.retain(|&waiting| waiting != id);
         self.parked.retain(|&waiting| waiting != id);
     }
 
@@ -316,7 +379,7 @@ impl State {
 
     /// Something waits for a connection.
     pub fn wants_connection(&self) -> bool {
-        !self.unsent.is_empty()
+        !self.unsent.is_empty() || self.keeps_connection()
     }
 
     /// The server owes answers.
@@ -326,7 +389,10 @@ impl State {
 
     /// Nothing is owed and nothing is left to send.
     pub fn is_idle(&self) -> bool {
-        self.wire_in_flight == 0 && self.unsent.is_empty() && self.background.is_empty()
+        self.wire_in_flight == 0
+            && self.unsent.is_empty()
+            && self.urgent.is_empty()
+            && self.background.is_empty()
     }
 
     /// Somebody waits, so deadlines matter.

@@ -14,7 +14,7 @@ use subvol_protocol::error::{ErrorCode, WireError};
 use subvol_protocol::frame::{DecodeLimits, FrameDecoder};
 use subvol_protocol::limits::ServerLimits;
 use subvol_protocol::request::{
-    Features, FileRequest, HandleRef, OperationId, Request, RequestEnvelope, SessionRequest,
+    FileRequest, HandleRef, OperationId, Request, RequestEnvelope, SessionRequest,
 };
 use subvol_protocol::response::{FileResponse, Push, Response, SessionResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,6 +40,8 @@ pub enum Act {
     Raw(Vec<u8>),
     /// Answers, then sends this.
     Push(Push),
+    /// Sends this, then answers.
+    PushFirst(Push),
 }
 
 /// A request as it arrived.
@@ -85,6 +87,8 @@ pub struct World {
     pub content: Vec<u8>,
     log_transid: u64,
     pub entries: Vec<DirectoryEntry>,
+    /// Milliseconds of silence that leases survive.
+    pub silence: u32,
 }
 
 impl World {
@@ -140,9 +144,9 @@ impl World {
 
     fn session(&self, request: &SessionRequest) -> Response {
         Response::Session(match request {
-            SessionRequest::Hello { .. } => SessionResponse::HelloOk {
+            SessionRequest::Hello { features, .. } => SessionResponse::HelloOk {
                 version: 1,
-                features: Features::NONE,
+                features: *features,
                 server_epoch: self.epoch,
                 limits: self.limits,
             },
@@ -220,7 +224,7 @@ impl World {
             FileRequest::Unlink { .. } | FileRequest::RemoveDirectory { .. } => {
                 FileResponse::Removed { inode: 9, links: 0, ticket: self.ticket() }
             }
-            FileRequest::Write { .. } => {
+            FileRequest::Write { .. } | FileRequest::WriteUnprivileged { .. } => {
                 let written = seen.payload.len() as u32;
                 FileResponse::Written {
                     written,
@@ -267,6 +271,24 @@ impl World {
                 let end = found.iter().position(|a| a.kind() != Some(FileKind::Directory));
                 found.truncate(end.map_or(found.len(), |end| end + 1));
                 FileResponse::Path { found }
+            }
+            FileRequest::BeginLeases => FileResponse::LeasesBegun {
+                granted: true,
+                recall_milliseconds: 10_000,
+                silence_milliseconds: self.silence,
+                resumed: connection > 2,
+            },
+            FileRequest::ReclaimInodes { inodes } => {
+                let lost = inodes.iter().copied().filter(|inode| self.stale_inodes.contains(inode));
+                FileResponse::Reclaimed { lost: lost.collect() }
+            }
+            FileRequest::ForgetInodes { .. }
+            | FileRequest::AcknowledgeRecalls { .. }
+            | FileRequest::Lock { .. }
+            | FileRequest::CancelLock { .. } => FileResponse::Noted,
+            FileRequest::TestLock { lock } => FileResponse::LockFound { blocker: Some(*lock) },
+            FileRequest::ListDirectory { up_to, .. } => {
+                FileResponse::Listed { entries: self.entries.clone(), end: true, up_to: *up_to }
             }
             FileRequest::ReadLink { .. } => FileResponse::Link {
                 target: subvol_protocol::name::LinkTarget::new("../target/file").map_err(WireError::from)?,
@@ -329,6 +351,7 @@ impl Fake {
             content: Vec::new(),
             log_transid: 1,
             entries: Vec::new(),
+            silence: 5000,
         }));
         let listener = UnixListener::bind(folder.path().join("s")).expect("a socket");
         let policy: Arc<Mutex<Policy>> = Arc::new(Mutex::new(Box::new(policy)));
@@ -425,6 +448,10 @@ async fn serve(
                         close = true;
                     }
                     Act::Raw(bytes) => output.extend_from_slice(&bytes),
+                    Act::PushFirst(push) => {
+                        codec::encode(&mut output, 0, &push, &[]).expect("it fits");
+                        answer(id, &seen, &mut output);
+                    }
                     Act::Push(push) => {
                         answer(id, &seen, &mut output);
                         codec::encode(&mut output, 0, &push, &[]).expect("it fits");

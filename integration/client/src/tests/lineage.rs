@@ -2,6 +2,7 @@
 //! claims success."
 
 use subvol_protocol::error::ErrorCode;
+use subvol_protocol::request::{FileRef, WritePosition};
 
 use super::fake::{Act, Fake};
 use super::soon;
@@ -87,6 +88,46 @@ async fn lost_names_fail_the_next_sync_of_anything_once() {
     // The sync of the whole volume keeps its own account.
     assert!(soon(volume.sync()).await.unwrap_err().is_lost_changes());
     soon(volume.sync()).await.unwrap();
+}
+
+/// With leases, a loss is told by the inodes that lost something and by no others.
+#[tokio::test]
+async fn lost_changes_by_number_are_told_by_their_inodes_only() {
+    let fake = forgetful();
+    let volume = fake.volume_of(fake.builder().leases(true)).await;
+    let inodes = volume.inodes();
+    let by_number = FileRef::inode;
+    let made = inodes.create(256, "n", NewKind::Regular, 0o644, (0, 0), true, None).await.unwrap();
+    for inode in [300, 301, 302] {
+        inodes.write(by_number(inode), WritePosition::At(0), "x".into()).await.unwrap();
+    }
+    inodes.fsync(by_number(301), false).await.unwrap();
+    restart(&volume).await;
+    soon(inodes.fsync(by_number(301), false)).await.unwrap();
+    soon(inodes.fsync(by_number(999), false)).await.unwrap();
+    soon(inodes.write(by_number(300), WritePosition::At(0), "y".into())).await.unwrap();
+    for inode in [256, made.attributes.inode, 300, 302] {
+        let error = soon(inodes.fsync(by_number(inode), false)).await.unwrap_err();
+        assert!(error.is_lost_changes(), "{inode}: {error}");
+        soon(inodes.fsync(by_number(inode), false)).await.unwrap();
+    }
+    // The sync of the whole volume keeps its own account.
+    assert!(soon(volume.sync()).await.unwrap_err().is_lost_changes());
+    soon(volume.sync()).await.unwrap();
+}
+
+/// What was written by number is the history of a handle of the same file, too.
+#[tokio::test]
+async fn a_handle_answers_for_what_was_done_to_its_inode_by_number() {
+    let fake = forgetful();
+    let volume = fake.volume_of(fake.builder().leases(true)).await;
+    let file = open(&volume, "fa").await;
+    let number = FileRef::inode(file.inode());
+    volume.inodes().write(number, WritePosition::At(0), "x".into()).await.unwrap();
+    restart(&volume).await;
+    assert!(soon(file.sync()).await.unwrap_err().is_lost_changes());
+    soon(file.sync()).await.unwrap();
+    soon(volume.inodes().fsync(number, false)).await.unwrap();
 }
 
 #[tokio::test]

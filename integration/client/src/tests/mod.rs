@@ -4,7 +4,9 @@
 
 mod fake;
 mod hostile;
+mod leases;
 mod lineage;
+mod locks;
 mod paths;
 mod pipelining;
 mod reconnect;

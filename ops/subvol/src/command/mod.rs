@@ -12,6 +12,9 @@ pub mod ln;
 pub mod ls;
 pub mod man;
 pub mod mkdir;
+pub mod mount;
+pub mod mount_options;
+pub mod mounts;
 pub mod mv;
 pub mod put;
 pub mod rm;
@@ -50,6 +53,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Fsync(options) => fsync::run(globals, options).await,
         Verb::Sync(options) => sync::run(globals, options).await,
         Verb::Df(options) => df::run(globals, options).await,
+        Verb::Mount(options) => mount::run(globals, options).await,
+        Verb::Umount(options) => mounts::unmount_all(&options),
+        Verb::Top(options) => mounts::top(globals, options).await,
         Verb::Status(options) => status::run(globals, options).await,
         Verb::Bench(verb) => bench::run(globals, verb).await,
         Verb::Completions(options) => completions::run(options),

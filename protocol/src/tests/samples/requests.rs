@@ -5,8 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::values::{
-    file, flags, handle, inode, label, lineage, name, set_time, target, text, token, volume, xattr_name,
-    xattr_value,
+    file, flags, handle, inode, label, lineage, lock_range, name, set_time, target, text, token, volume,
+    xattr_name, xattr_value,
 };
 use super::{Samples, any_of, fields};
 use crate::request::{
@@ -96,14 +96,20 @@ pub(in crate::tests) fn file_requests() -> Samples<FileRequest> {
         atime: option::of(set_time()),
         mtime: option::of(set_time()),
     });
-    let rename = prop::sample::select(vec![RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
+    let rename = prop::sample::select(vec![
+        RenameMode::Replace,
+        RenameMode::NoReplace,
+        RenameMode::Exchange,
+        RenameMode::Whiteout,
+        RenameMode::WhiteoutNoReplace,
+    ]);
     let xattr_mode = prop::sample::select(vec![XattrMode::Any, XattrMode::Create, XattrMode::Replace]);
     let position = prop_oneof![any::<u64>().prop_map(WritePosition::At), Just(WritePosition::Append)];
     let seek = prop::sample::select(vec![SeekTarget::Data, SeekTarget::Hole]);
     let (offset, length) = (any::<u64>, any::<u64>);
     vec![
         fields!(FileRequest::Lookup { parent: inode(), name: name() }),
-        create.prop_map(FileRequest::Create).boxed(),
+        create.clone().prop_map(FileRequest::Create).boxed(),
         fields!(FileRequest::CreateUnnamed {
             parent: inode(),
             permissions: id(),
@@ -144,7 +150,7 @@ pub(in crate::tests) fn file_requests() -> Samples<FileRequest> {
         fields!(FileRequest::Open { inode: inode(), flags: flags() }),
         fields!(FileRequest::Close { handle: handle(), lineage: option::of(lineage()) }),
         fields!(FileRequest::Read { file: file(), offset: offset(), length: id() }),
-        fields!(FileRequest::Write { file: file(), position: position }),
+        fields!(FileRequest::Write { file: file(), position: position.clone() }),
         fields!(FileRequest::Allocate {
             file: file(),
             offset: offset(),
@@ -165,6 +171,33 @@ pub(in crate::tests) fn file_requests() -> Samples<FileRequest> {
             lineage: option::of(lineage())
         }),
         fields!(FileRequest::SyncVolume { lineage: option::of(lineage()) }),
+        fields!(FileRequest::CreateMasked { create: create, umask: id() }),
+        fields!(FileRequest::CreateUnnamedMasked {
+            parent: inode(),
+            permissions: id(),
+            umask: id(),
+            uid: id(),
+            gid: id(),
+        }),
+        fields!(FileRequest::WriteUnprivileged { file: file(), position: position }),
+        fields!(FileRequest::ListDirectory {
+            inode: inode(),
+            after_cookie: any::<u64>(),
+            up_to: any::<u64>(),
+            max_entries: id(),
+            with_attributes: any::<bool>(),
+        }),
+        Just(FileRequest::BeginLeases).boxed(),
+        fields!(FileRequest::ReclaimInodes { inodes: vec(any::<u64>(), 0..5) }),
+        fields!(FileRequest::ForgetInodes { inodes: vec(any::<u64>(), 0..5) }),
+        fields!(FileRequest::AcknowledgeRecalls { recalls: vec(any::<u64>(), 0..5) }),
+        fields!(FileRequest::Lock {
+            lock: lock_range(),
+            wait: option::of(any::<u64>()),
+            reclaim: any::<bool>(),
+        }),
+        fields!(FileRequest::CancelLock { wait: any::<u64>() }),
+        fields!(FileRequest::TestLock { lock: lock_range() }),
     ]
 }
 

@@ -5,15 +5,16 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::values::{
-    attributes, entry, label, lineage, statistics, target, text, token, wire_error, xattr_name, xattr_value,
+    attributes, entry, label, lineage, lock_range, name, statistics, target, text, token, wire_error,
+    xattr_name, xattr_value,
 };
 use super::{Samples, any_of, fields};
 use crate::limits::ServerLimits;
 use crate::name::XattrNames;
 use crate::request::Features;
 use crate::response::{
-    AdminResponse, FileResponse, Push, Response, SessionResponse, StatusReport, StoreStatus, TenantSummary,
-    UnpinSample, VolumeStatus, VolumeSummary,
+    AdminResponse, FileResponse, Push, RecallTarget, Response, SessionResponse, StatusReport, StoreStatus,
+    TenantSummary, UnpinSample, VolumeStatus, VolumeSummary,
 };
 
 pub(in crate::tests) fn session_responses() -> Samples<SessionResponse> {
@@ -82,6 +83,20 @@ pub(in crate::tests) fn file_responses() -> Samples<FileResponse> {
         }),
         fields!(FileResponse::Found { offset: any::<u64>() }),
         fields!(FileResponse::Synced { durable: lineage() }),
+        fields!(FileResponse::Listed {
+            entries: vec(entry(), 0..5),
+            end: any::<bool>(),
+            up_to: any::<u64>()
+        }),
+        fields!(FileResponse::LeasesBegun {
+            granted: any::<bool>(),
+            recall_milliseconds: any::<u32>(),
+            silence_milliseconds: any::<u32>(),
+            resumed: any::<bool>(),
+        }),
+        fields!(FileResponse::Reclaimed { lost: vec(any::<u64>(), 0..5) }),
+        Just(FileResponse::Noted).boxed(),
+        fields!(FileResponse::LockFound { blocker: option::of(lock_range()) }),
     ]
 }
 
@@ -184,10 +199,14 @@ pub(in crate::tests) fn response() -> BoxedStrategy<Response> {
     any_of(responses())
 }
 
+fn recall_target() -> BoxedStrategy<RecallTarget> {
+    fields!(RecallTarget { inode: any::<u64>(), name: option::of(name()) })
+}
+
 pub(in crate::tests) fn pushes() -> Samples<Push> {
     vec![
         fields!(Push::Shutdown { reason: text(), grace_milliseconds: any::<u32>() }),
-        fields!(Push::LeaseRecall { inode: any::<u64>(), lease: any::<u64>() }),
+        fields!(Push::Recall { recall: any::<u64>(), targets: vec(recall_target(), 0..5) }),
     ]
 }
 

@@ -10,7 +10,7 @@ use crate::attributes::{
 };
 use crate::error::{ErrorCode, WireError};
 use crate::name::{Label, LinkTarget, Name, Text, XattrName, XattrValue};
-use crate::request::{FileRef, HandleRef, InodeRef, OpenFlags, VolumeRef};
+use crate::request::{FileRef, HandleRef, InodeRef, LockFamily, LockKind, LockRange, OpenFlags, VolumeRef};
 use crate::token::Token;
 
 pub(super) fn name() -> BoxedStrategy<Name> {
@@ -124,4 +124,16 @@ pub(super) fn statistics() -> BoxedStrategy<VolumeStatistics> {
 
 pub(super) fn wire_error() -> BoxedStrategy<WireError> {
     fields!(WireError { code: prop::sample::select(ErrorCode::ALL.to_vec()), detail: text() })
+}
+
+pub(in crate::tests) fn lock_range() -> BoxedStrategy<LockRange> {
+    fields!(LockRange {
+        inode: any::<u64>(),
+        family: prop::sample::select(vec![LockFamily::Range, LockFamily::Flock]),
+        kind: prop::sample::select(vec![LockKind::Read, LockKind::Write, LockKind::Unlock]),
+        owner: any::<u64>(),
+        start: any::<u64>(),
+        last: any::<u64>(),
+        process: any::<u32>(),
+    })
 }

@@ -68,6 +68,7 @@ fn read_body(kind: u8, cursor: &mut Cursor<'_>) -> Result<Body, RecordError> {
         kind::CREATE => Operation::Create {
             place: cursor.place()?,
             mode: cursor.u32()?,
+            umask: cursor.u32()?,
             uid: cursor.u32()?,
             gid: cursor.u32()?,
             rdev: cursor.u64()?,
@@ -86,6 +87,8 @@ fn read_body(kind: u8, cursor: &mut Cursor<'_>) -> Result<Body, RecordError> {
                 0 => RenameMode::Replace,
                 1 => RenameMode::NoReplace,
                 2 => RenameMode::Exchange,
+                3 => RenameMode::Whiteout,
+                4 => RenameMode::WhiteoutNoReplace,
                 _ => return Err(RecordError("unknown rename mode")),
             },
         },

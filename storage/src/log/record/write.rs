@@ -120,9 +120,10 @@ fn operation_kind(operation: &Operation) -> u8 {
 
 fn write_operation(out: &mut Vec<u8>, operation: &Operation) {
     match operation {
-        Operation::Create { place, mode, uid, gid, rdev, target } => {
+        Operation::Create { place, mode, umask, uid, gid, rdev, target } => {
             put_place(out, place);
             put_u32(out, *mode);
+            put_u32(out, *umask);
             put_u32(out, *uid);
             put_u32(out, *gid);
             put_u64(out, *rdev);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use subvol_protocol::error::ErrorCode;
 use subvol_protocol::request::{FileRequest, HandleRef, Request};
 use subvol_protocol::response::{FileResponse, Response};
+use tokio::time::Instant;
 
 use super::super::handles::{Handles, ServerHandle};
 use super::super::settle::{Circumstances, settle};
@@ -12,12 +13,14 @@ use super::{Background, Outcome, Probe, Reply, State, Wakers};
 use crate::error::{ClientError, Result};
 
 impl State {
-    /// Takes in an answer. `false`: no such answer is owed.
+    /// Takes in an answer; gives the time its request was sent. `None`: no such answer is owed.
     #[must_use]
-    pub fn answered(&mut self, id: u64, result: Result<Reply>, wakers: &mut Wakers) -> bool {
+    pub fn answered(&mut self, id: u64, result: Result<Reply>, wakers: &mut Wakers) -> Option<Instant> {
         let max_refusals = self.max_sends;
-        let Some(slot) = self.slot(id).filter(|slot| slot.due) else { return false };
+        let slot = self.slot(id).filter(|slot| slot.due)?;
         slot.due = false;
+        let sent = slot.sent;
+        let stays = !slot.urgent && matches!(slot.outcome, Outcome::Waiting(_));
         let abandoned = matches!(slot.outcome, Outcome::Abandoned | Outcome::Ready(_));
         let refusals = slot.refusals;
         self.wire_in_flight -= 1;
@@ -27,11 +30,15 @@ impl State {
         if let Ok(Reply { response: Response::Error(error), .. }) = &result {
             match error.code {
                 // It was not done, and will be on the next connection.
-                ErrorCode::ShuttingDown => {
+                ErrorCode::ShuttingDown | ErrorCode::Fenced => {
                     self.draining = true;
+                    self.fenced |= error.code == ErrorCode::Fenced;
                     if !abandoned {
-                        self.unsent.push_back(id);
-                        return true;
+                        // The end of the connection decides about the library's own and the subscriber's.
+                        if stays {
+                            self.unsent.push_back(id);
+                        }
+                        return Some(sent);
                     }
                 }
                 // The limit of the hello was kept, so the server allows less at times. Each such answer is a whole trip, so there is
@@ -41,14 +48,14 @@ impl State {
                         slot.refusals += 1;
                     }
                     self.wire_limit = self.wire_in_flight.max(1);
-                    self.unsent.push_front(id);
-                    return true;
+                    self.queue_again(id);
+                    return Some(sent);
                 }
                 _ => {}
             }
         }
         self.settle(id, result, wakers);
-        true
+        Some(sent)
     }
 
     /// Works an answer into handles and history and gives it to who waits.
@@ -85,7 +92,7 @@ impl State {
             self.background.push_back(Background::Reopen(number));
         }
         if again && matches!(slot.outcome, Outcome::Waiting(_)) {
-            self.unsent.push_front(id);
+            self.queue_again(id);
             return;
         }
         match &mut slot.outcome {
@@ -102,7 +109,7 @@ impl State {
                     self.close_unclaimed(&reply.response);
                 }
             }
-            Outcome::Abandoned | Outcome::Closing | Outcome::Reopening(_) => {
+            Outcome::Abandoned | Outcome::Closing | Outcome::Reopening(_) | Outcome::Telling => {
                 match &result {
                     Ok(Reply { response: Response::Error(error), .. })
                         if matches!(slot.outcome, Outcome::Closing) =>

@@ -7,6 +7,7 @@ use std::time::Duration;
 use subvol_protocol::request::{FileRequest, HandleRef, Request};
 use tokio::time::Instant;
 
+use super::super::events::LeaseEvent;
 use super::{Background, Outcome, Probe, State, Wakers};
 use crate::error::ClientError;
 
@@ -15,6 +16,7 @@ impl State {
     pub fn connected(&mut self, wire_limit: u32, window: u32, epoch: u64) {
         self.connected = true;
         self.draining = false;
+        self.fenced = false;
         self.wire_limit = wire_limit;
         self.window.set_limit(window);
         // It may have grown.
@@ -28,25 +30,33 @@ impl State {
     }
 
     /// The connection is gone: what it owes is to be sent again, in the order it was asked.
-    pub fn connection_lost(&mut self) {
+    pub fn connection_lost(&mut self, wakers: &mut Wakers) {
+        if self.connected {
+            let _ = self.event(LeaseEvent::Lost, wakers);
+        }
         self.connected = false;
         self.draining = false;
         self.wire_in_flight = 0;
         // Closes that were to come are done: the server closed everything.
-        for work in std::mem::take(&mut self.background) {
+        let queued = std::mem::take(&mut self.background);
+        for work in &queued {
             if let Background::Close(number) = work {
-                self.handles.remove(number);
+                self.handles.remove(*number);
             }
         }
+        self.background = self.to_tell_again(queued);
         let mut again = std::mem::take(&mut self.parked);
         let mut over = Vec::new();
         for slot in &mut self.slots {
             let was_due = std::mem::take(&mut slot.due);
             match &slot.outcome {
                 _ if slot.id == 0 => {}
+                Outcome::Waiting(_) if slot.urgent => {}
                 Outcome::Waiting(_) if was_due => again.push(slot.id),
                 Outcome::Waiting(_) | Outcome::Ready(_) => {}
-                Outcome::Abandoned | Outcome::Closing | Outcome::Reopening(_) => over.push(slot.id),
+                Outcome::Abandoned | Outcome::Closing | Outcome::Reopening(_) | Outcome::Telling => {
+                    over.push(slot.id);
+                }
             }
         }
         for id in over {
@@ -60,9 +70,10 @@ impl State {
                 self.handles.remove(number);
             }
             again.retain(|&waiting| waiting != id);
-            self.unsent.retain(|&waiting| waiting != id);
+            self.forget_unsent(id);
             self.vacate(id);
         }
+        self.fail_urgent(wakers);
         self.handles.connection_lost();
         again.sort_unstable();
         for id in again.into_iter().rev() {
@@ -75,6 +86,7 @@ impl State {
         assert!(self.wire_in_flight == 0, "requests were failed while the connection owed answers");
         self.unsent.clear();
         self.parked.clear();
+        self.urgent.clear();
         for slot in self.slots.iter_mut().filter(|slot| slot.id != 0) {
             if let Outcome::Waiting(waker) = &mut slot.outcome {
                 wakers.extend(waker.take());

@@ -6,15 +6,20 @@ use subvol_protocol::response::{FileResponse, Response};
 use tokio::time::Instant;
 
 use super::super::handles::{Instead, Outgoing};
-use super::{Background, Outcome, Probe, Reply, State, Wakers};
+use super::{Background, Outcome, Probe, Reply, State, Wakers, waits_for_lock};
 use crate::error::ClientError;
 use crate::wire::Wire;
 
 impl State {
     /// Something could be sent now.
     pub fn has_work(&self) -> bool {
-        let requests = !self.unsent.is_empty() && !matches!(self.probe, Probe::Out(_));
-        !self.draining && self.wire_in_flight < self.wire_limit && (requests || !self.background.is_empty())
+        let ahead = !self.background.is_empty() || !self.urgent.is_empty();
+        !self.draining && self.wire_in_flight < self.wire_limit && (ahead || self.may_send_ordinary())
+    }
+
+    /// There is an ordinary request, and neither the subscriber nor the oldest one keeps it back.
+    fn may_send_ordinary(&self) -> bool {
+        !self.unsent.is_empty() && !self.recovering && !matches!(self.probe, Probe::Out(_))
     }
 
     /// Encodes what may be sent into the wire's buffers.
@@ -25,12 +30,13 @@ impl State {
                     Some(id) => id,
                     None => continue,
                 },
-                None => match self.unsent.pop_front() {
+                // Ordinary ones only come to their turn if they may be sent: that is what there is work means then.
+                None => match self.urgent.pop_front().or_else(|| self.unsent.pop_front()) {
                     Some(id) => id,
                     None => return,
                 },
             };
-            self.send(id, wire, wakers);
+            self.send(id, now, wire, wakers);
         }
     }
 
@@ -46,12 +52,13 @@ impl State {
                 let inode = InodeRef::Explicit(handle.inode);
                 (FileRequest::Open { inode, flags: handle.flags }, Outcome::Reopening(number))
             }
+            Background::Tell(request) => (*request, Outcome::Telling),
         };
         Some(self.occupy(request.into(), Bytes::new(), outcome, now))
     }
 
     /// Queues a request on the wire, or settles it here if it cannot be sent.
-    fn send(&mut self, id: u64, wire: &mut Wire, wakers: &mut Wakers) {
+    fn send(&mut self, id: u64, now: Instant, wire: &mut Wire, wakers: &mut Wakers) {
         let Some(index) = self.index_of(id) else { return };
         let Some(slot) = self.slots.get_mut(index) else { return };
         let queued = match self.handles.translate(&slot.envelope.request) {
@@ -82,8 +89,11 @@ impl State {
         match queued {
             Ok(()) => {
                 slot.due = true;
-                slot.sends += 1;
-                if self.probe == Probe::Wanted && matches!(slot.outcome, Outcome::Waiting(_)) {
+                slot.sent = now;
+                slot.sends = slot.sends.saturating_add(1);
+                // A wait for a lock is silent for as long as it takes: it would only keep the others back.
+                let ordinary = !slot.urgent && waits_for_lock(&slot.envelope.request).is_none();
+                if self.probe == Probe::Wanted && ordinary && matches!(slot.outcome, Outcome::Waiting(_)) {
                     self.probe = Probe::Out(id);
                 }
                 self.wire_in_flight += 1;
