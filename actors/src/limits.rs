@@ -88,6 +88,8 @@ pub const RECALL_TIME: Duration = Duration::from_secs(10);
 pub const LEASE_SILENCE: Duration = Duration::from_secs(5);
 /// Inodes and locks of a client whose connection ended without a goodbye are kept for so long.
 pub const CLIENT_GRACE: Duration = Duration::from_secs(30);
+/// The same of a client on this machine: its process is most likely gone, and if not, it is back at once.
+pub const CLIENT_GRACE_BESIDE: Duration = Duration::from_secs(3);
 /// After a start, only clients that had locks before get them for so long.
 pub const LOCK_GRACE: Duration = Duration::from_secs(4);
 /// A subvolume without connections leaves memory after this. Until then it remembers results for retries.

@@ -37,10 +37,17 @@ pub enum RenameMode {
     NoReplace = 1,
     /// The two names change places; the target must exist.
     Exchange = 2,
-    /// As `Replace`, and a whiteout (a character device with number 0) takes the old name. Takes two more identifiers.
+    /// As `Replace`, and a whiteout (a character device with number 0, no permissions, owner 0) takes the old name.
     Whiteout = 3,
     /// As `NoReplace`, and a whiteout takes the old name.
     WhiteoutNoReplace = 4,
+}
+
+impl RenameMode {
+    /// Does a new inode take the old name?
+    pub const fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
 }
 
 /// What setting an extended attribute expects.
@@ -94,11 +101,15 @@ pub enum Operation {
     },
     /// A new regular file without a name (`O_TMPFILE`): an orphan from birth. Takes one identifier.
     CreateUnnamed {
+        /// The directory it is made in: nothing of it changes, but its group and default access list are inherited.
+        parent: InodeNumber,
         /// Type bits (regular) and permissions.
         mode: u32,
+        /// Taken off the permissions, unless the directory has a default access list.
+        umask: u32,
         /// Owner.
         uid: u32,
-        /// Group.
+        /// Group, unless the directory's is inherited (set-group-id).
         gid: u32,
     },
     /// One more name of an inode (not of a directory); also the first of an unnamed one. Takes one identifier.
@@ -118,7 +129,7 @@ pub enum Operation {
         /// The name.
         place: Place,
     },
-    /// Moves a name. Takes one identifier (exchange: two).
+    /// Moves a name. Takes one identifier, an exchange two, one that leaves a whiteout three.
     Rename {
         /// The old name.
         from: Place,
@@ -127,7 +138,7 @@ pub enum Operation {
         /// What about an existing target.
         mode: RenameMode,
     },
-    /// Changes attributes; with a size also the data.
+    /// Changes attributes; with a size also the data, with a mode also the access control list.
     SetAttributes {
         /// The inode.
         inode: InodeNumber,
@@ -144,7 +155,7 @@ pub enum Operation {
         data: Bytes,
         /// Number of bytes.
         length: u64,
-        /// Clear set-user-id and set-group-id bits (the writer is not privileged).
+        /// Clear set-user-id, and set-group-id where the group may execute (the writer is not privileged).
         clear_set_id: bool,
     },
     /// Allocates space so that later writes cannot meet ENOSPC.
@@ -178,7 +189,7 @@ pub enum Operation {
         /// Do not change the size.
         keep_size: bool,
     },
-    /// Sets an extended attribute.
+    /// Sets an extended attribute; the access control list also sets the permissions.
     SetXattr {
         /// The inode.
         inode: InodeNumber,

@@ -71,8 +71,13 @@ fn run(operations: Operations, action: Action, skip: u64) -> bool {
     assert!(machine.store.failure().is_some(), "{what}: the store is latched");
     let superblock = *machine.committer.superblock();
     let again = machine.call(PROGRAM, |engine| {
-        let operation =
-            subvol_storage::operation::Operation::CreateUnnamed { mode: 0o100_600, uid: 0, gid: 0 };
+        let operation = subvol_storage::operation::Operation::CreateUnnamed {
+            parent: subvol_storage::limits::ROOT_INODE,
+            mode: 0o100_600,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+        };
         engine.execute(&operation, Default::default(), None, 0)
     });
     assert!(matches!(again, Err(support::machine::Fault::Refused(FsError::Io))), "{what}: {again:?}");

@@ -7,7 +7,7 @@ use subvol_storage::device::{Device, MemoryDevice};
 use subvol_storage::limits::ROOT_INODE;
 use subvol_storage::log::replay::{commit_all, with_fetches};
 use subvol_storage::log::ring::LogRing;
-use subvol_storage::operation::{AttributeChange, Operation, Place};
+use subvol_storage::operation::{AttributeChange, Operation, Place, RenameMode, XattrMode};
 use subvol_storage::store::data_write::DataWrite;
 use subvol_storage::store::open::{OpenOptions, OpenStore, format, open};
 use subvol_storage::store::{Store, StoreError};
@@ -148,4 +148,100 @@ fn preallocated_and_filled_space_replays_on_a_full_device() {
     let plan = with_fetches(&opened.store, &mut subvolume, |s| s.plan_read(file, filled - 4096, 4096));
     let segments = format!("{:?}", plan.expect("readable").segments);
     assert!(!segments.contains("Zeros"), "the fsynced data is there: {segments}");
+}
+
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// user::rwx, user:1000:rw-, group::r-x, mask::rwx, other::---
+fn access_list() -> Bytes {
+    const NOBODY: u32 = u32::MAX;
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in
+        [(1_u16, 7_u16, NOBODY), (2, 6, 1000), (4, 5, NOBODY), (16, 7, NOBODY), (32, 0, NOBODY)]
+    {
+        value.extend_from_slice(&tag.to_le_bytes());
+        value.extend_from_slice(&permissions.to_le_bytes());
+        value.extend_from_slice(&id.to_le_bytes());
+    }
+    value.into()
+}
+
+/// Everything about these inodes that access lists, masks and whiteouts decide.
+fn described(store: &Arc<Store>, subvolume: &mut Subvolume, inodes: &[u64]) -> String {
+    let mut lines = String::new();
+    for &inode in inodes {
+        let item = with_fetches(store, subvolume, |s| s.attributes(inode)).expect("there");
+        let mut lists = Vec::new();
+        for name in [ACCESS, DEFAULT] {
+            lists.push(with_fetches(store, subvolume, |s| s.get_xattr(inode, name)).ok());
+        }
+        lines += &format!("{item:?} {lists:?}\n");
+    }
+    lines
+}
+
+/// What a new inode inherits, and the inode that a rename leaves behind, are found out by replay from the operation alone.
+#[test]
+fn inherited_lists_and_whiteouts_are_the_same_after_replay() {
+    let mut rig = rig(64 << 20);
+    let make = |parent: u64, name: &'static str, mode: u32| Operation::Create {
+        place: Place { parent, name: Bytes::from_static(name.as_bytes()) },
+        mode,
+        umask: 0o027,
+        uid: 3,
+        gid: 4,
+        rdev: 0,
+        target: Bytes::new(),
+    };
+    let directory = rig.run(&make(ROOT_INODE, "d", 0o040_777));
+    let change = AttributeChange { mode: Some(0o2750), gid: Some(77), ..AttributeChange::default() };
+    rig.run(&Operation::SetAttributes { inode: directory, change });
+    let set = |inode, name| Operation::SetXattr {
+        inode,
+        name: Bytes::from_static(name),
+        value: access_list(),
+        mode: XattrMode::Any,
+    };
+    rig.run(&set(directory, DEFAULT));
+    let file = rig.run(&make(directory, "f", 0o100_666));
+    let below = rig.run(&make(directory, "below", 0o040_777));
+    let deep = rig.run(&make(below, "deep", 0o100_640));
+    let unnamed =
+        Operation::CreateUnnamed { parent: directory, mode: 0o100_666, umask: 0o027, uid: 3, gid: 4 };
+    let unnamed = rig.run(&unnamed);
+    let plain = rig.run(&make(ROOT_INODE, "plain", 0o100_666));
+    rig.run(&set(plain, ACCESS));
+    let change = AttributeChange { mode: Some(0o604), ..AttributeChange::default() };
+    rig.run(&Operation::SetAttributes { inode: plain, change });
+    let whiteout = |from, to, mode| Operation::Rename { from: place(from), to: place(to), mode };
+    rig.create("victim");
+    rig.run(&whiteout("plain", "victim", RenameMode::Whiteout));
+    rig.run(&whiteout("d", "moved", RenameMode::WhiteoutNoReplace));
+    let last = rig.create("last");
+
+    let mut inodes = vec![ROOT_INODE, directory, file, below, deep, unnamed, plain, last];
+    for name in [b"plain".as_slice(), b"d"] {
+        let (inode, item) =
+            with_fetches(&rig.store, &mut rig.subvolume, |s| s.lookup(ROOT_INODE, name)).expect("a whiteout");
+        assert_eq!((item.mode, item.rdev, item.uid, item.gid, item.nlink), (0o020_000, 0, 0, 0, 1));
+        inodes.push(inode);
+    }
+    let before = described(&rig.store, &mut rig.subvolume, &inodes);
+    let usage = rig.subvolume.account().usage();
+    rig.fsync(last);
+    let opened = rig.crash().expect("replays");
+    let mut subvolume = opened.replayed.subvolumes.into_iter().next().expect("one");
+    assert_eq!(described(&opened.store, &mut subvolume, &inodes), before);
+    assert_eq!(subvolume.account().usage(), usage);
+    for (name, inode) in [(b"victim".as_slice(), plain), (b"moved", directory)] {
+        let found = with_fetches(&opened.store, &mut subvolume, |s| s.lookup(ROOT_INODE, name));
+        assert_eq!(found.expect("there").0, inode);
+    }
+    let mut attributes =
+        |inode| with_fetches(&opened.store, &mut subvolume, |s| s.attributes(inode)).expect("there");
+    assert_eq!(attributes(file).mode, 0o100_660, "the list, not the mask");
+    assert_eq!((attributes(file).gid, attributes(below).mode & 0o2000), (77, 0o2000), "set-group-id");
+    assert_eq!(attributes(deep).mode, 0o100_640, "inherited over two levels");
+    assert_eq!(attributes(plain).mode, 0o100_604, "the last change counts");
 }

@@ -24,8 +24,6 @@ use subvol_storage::operation::{AttributeChange, Operation, Place};
 use subvol_storage::subvolume::Done;
 use subvol_storage::types::{InodeNumber, OperationId, Timestamp};
 
-const SET_GROUP_ID: u32 = 0o2000;
-
 fn place(parent: InodeNumber, name: &Name) -> Place {
     Place { parent, name: Bytes::copy_from_slice(name.as_bytes()) }
 }
@@ -194,13 +192,10 @@ impl SubvolumeRoot {
             None if run.ask.session.lease.get().is_none() => return Err(ErrorCode::OutOfOrder.into()),
             _ => {}
         }
-        let parent = self.attributes_of(run.inode(parent)?)?;
-        if convert::file_kind(parent.mode) != subvol_protocol::attributes::FileKind::Directory {
-            return Err(ErrorCode::NotDirectory.into());
-        }
-        let gid = if parent.mode & SET_GROUP_ID != 0 { parent.gid } else { gid };
-        let mode = subvol_protocol::attributes::FileKind::Regular.mode_bits() | (permissions & !umask);
-        let done = self.execute(run, 0, &Operation::CreateUnnamed { mode, uid, gid }, 1)?;
+        let parent = run.inode(parent)?;
+        let mode = subvol_protocol::attributes::FileKind::Regular.mode_bits() | permissions;
+        let operation = Operation::CreateUnnamed { parent, mode, umask, uid, gid };
+        let done = self.execute_in(run, &operation, 1, &[parent])?;
         let opened = self.attributes_of(done.inode).and_then(|attributes| {
             let handle = open.map(|flags| self.open_handle(run, done.inode, flags, false)).transpose()?;
             Ok((attributes, handle))

@@ -7,6 +7,7 @@ use super::SubvolumeRoot;
 use super::job::{Job, Run, Step};
 use super::lease_table::{ClientState, Recall, Slot};
 use super::run::Why;
+use crate::limits::CLIENT_GRACE_BESIDE;
 use crate::runtime::{self, Context, Handler, messages};
 use crate::session::Session;
 use smallvec::SmallVec;
@@ -232,7 +233,7 @@ impl SubvolumeRoot {
     pub(super) fn lease_session_ended(&mut self, session: &Arc<Session>) {
         let Some(&slot) = session.lease.get() else { return };
         let Some(client) = self.lease_clients.get_mut(usize::from(slot)) else { return };
-        if !client.session.as_ref().is_some_and(|current| current.id == session.id) {
+        if client.session.as_ref().is_none_or(|current| current.id != session.id) {
             return;
         }
         client.session = None;
@@ -247,7 +248,8 @@ impl SubvolumeRoot {
         // connection leaves a client that still answers from what it kept, until it notices.
         let pause = if session.is_beside || session.fenced.load(Ordering::Relaxed) {
             self.client_away(slot);
-            self.shared.options.client_grace
+            let grace = self.shared.options.client_grace;
+            if session.is_beside { grace.min(CLIENT_GRACE_BESIDE) } else { grace }
         } else {
             self.leases.become_state(slot, ClientState::Silent);
             self.shared.options.lease_silence * 8 / 5

@@ -146,7 +146,7 @@ fn n7_appends_from_both_sides_lose_nothing() {
             }
         });
         for directory in directories {
-            assert_eq!(stat(&directory.join("log")).size(), 8 * 96 * lines, "{}", directory.display());
+            assert_eq!(stat(&directory.join("log")).size(), 8 * 97 * lines, "{}", directory.display());
             let text = std::fs::read_to_string(directory.join("log")).expect("text");
             let mut next = [0; 8];
             for line in text.lines() {

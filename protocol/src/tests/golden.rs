@@ -13,10 +13,11 @@ use crate::error::{ErrorCode, WireError};
 use crate::frame::{self, FrameType};
 use crate::name::{Label, LinkTarget, Name, Text};
 use crate::request::{
-    Create, Credentials, Features, FileRef, FileRequest, HandleRef, InodeRef, NewKind, OpenFlags,
-    OperationId, Request, RequestEnvelope, SessionRequest, VolumeRef, WritePosition,
+    Create, Credentials, Features, FileRef, FileRequest, HandleRef, InodeRef, LockFamily, LockKind,
+    LockRange, NewKind, OpenFlags, OperationId, RenameMode, Request, RequestEnvelope, SessionRequest,
+    VolumeRef, WritePosition,
 };
-use crate::response::{FileResponse, Push, Response};
+use crate::response::{FileResponse, Push, RecallTarget, Response};
 use crate::token::Token;
 
 fn hex(bytes: &[u8]) -> String {
@@ -110,6 +111,136 @@ fn requests() {
         "00 03000000 0200000000000000
          14000000 01000000 00000000 0900000000000000 00000000 0010000000000000
          12000000 00000000 0900000000000000 01 0100000000000000 0200000000000000 0300000000000000",
+    );
+}
+
+#[test]
+fn requests_of_clients_that_keep_things() {
+    let request = |request| RequestEnvelope::from(Request::File(request));
+    let file = Create {
+        parent: InodeRef::Explicit(256),
+        name: name("f"),
+        kind: NewKind::Regular,
+        permissions: 0o666,
+        uid: 1,
+        gid: 2,
+        exclusive: false,
+        open: None,
+    };
+    expect(
+        &request(FileRequest::CreateMasked { create: file, umask: 0o022 }),
+        "00 02000000 1b000000 00000000 0001000000000000 0100000000000000 66 00000000 b6010000 01000000 02000000
+         00 00 12000000",
+    );
+    expect(
+        &request(FileRequest::CreateUnnamedMasked {
+            parent: InodeRef::Explicit(256),
+            permissions: 0o600,
+            umask: 0o077,
+            uid: 1,
+            gid: 2,
+        }),
+        "00 02000000 1c000000 00000000 0001000000000000 80010000 3f000000 01000000 02000000",
+    );
+    expect(
+        &request(FileRequest::WriteUnprivileged {
+            file: FileRef::inode(300),
+            position: WritePosition::Append,
+        }),
+        "00 02000000 1d000000 00000000 00000000 2c01000000000000 01000000",
+    );
+    expect(
+        &request(FileRequest::ListDirectory {
+            inode: InodeRef::Explicit(256),
+            after_cookie: 257,
+            up_to: 300,
+            max_entries: 9,
+            with_attributes: true,
+        }),
+        "00 02000000 1e000000 00000000 0001000000000000 0101000000000000 2c01000000000000 09000000 01",
+    );
+    expect(&request(FileRequest::BeginLeases), "00 02000000 1f000000");
+    let list = "0200000000000000 2c01000000000000 0700000000000000";
+    for (sent, tag) in [
+        (FileRequest::ReclaimInodes { inodes: vec![300, 7] }, "20000000"),
+        (FileRequest::ForgetInodes { inodes: vec![300, 7] }, "21000000"),
+        (FileRequest::AcknowledgeRecalls { recalls: vec![300, 7] }, "22000000"),
+    ] {
+        expect(&request(sent), &format!("00 02000000 {tag} {list}"));
+    }
+    expect(
+        &request(FileRequest::Lock { lock: LOCK, wait: Some(5), reclaim: true }),
+        &format!("00 02000000 23000000 {LOCK_BYTES} 01 0500000000000000 01"),
+    );
+    expect(&request(FileRequest::CancelLock { wait: 5 }), "00 02000000 24000000 0500000000000000");
+    expect(&request(FileRequest::TestLock { lock: LOCK }), &format!("00 02000000 25000000 {LOCK_BYTES}"));
+    expect(
+        &request(FileRequest::Rename {
+            parent: InodeRef::Explicit(1),
+            name: name("a"),
+            new_parent: InodeRef::Explicit(1),
+            new_name: name("b"),
+            mode: RenameMode::WhiteoutNoReplace,
+        }),
+        "00 02000000 06000000 00000000 0100000000000000 0100000000000000 61
+         00000000 0100000000000000 0100000000000000 62 04000000",
+    );
+}
+
+const LOCK: LockRange = LockRange {
+    inode: 300,
+    family: LockFamily::Flock,
+    kind: LockKind::Unlock,
+    owner: 4,
+    start: 0,
+    last: 0x7fff_ffff_ffff_ffff,
+    process: 6,
+};
+const LOCK_BYTES: &str =
+    "2c01000000000000 01000000 02000000 0400000000000000 0000000000000000 ffffffffffffff7f 06000000";
+
+#[test]
+fn answers_to_clients_that_keep_things() {
+    expect(
+        &Response::File(FileResponse::Listed { entries: vec![], end: true, up_to: 300 }),
+        "03000000 13000000 0000000000000000 01 2c01000000000000",
+    );
+    expect(
+        &Response::File(FileResponse::LeasesBegun {
+            granted: true,
+            recall_milliseconds: 10_000,
+            silence_milliseconds: 5000,
+            resumed: false,
+        }),
+        "03000000 14000000 01 10270000 88130000 00",
+    );
+    expect(
+        &Response::File(FileResponse::Reclaimed { lost: vec![300] }),
+        "03000000 15000000 0100000000000000 2c01000000000000",
+    );
+    expect(&Response::File(FileResponse::Noted), "03000000 16000000");
+    expect(
+        &Response::File(FileResponse::LockFound { blocker: Some(LOCK) }),
+        &format!("03000000 17000000 01 {LOCK_BYTES}"),
+    );
+    for (code, number) in [
+        (ErrorCode::LockConflict, "3001"),
+        (ErrorCode::Deadlock, "3101"),
+        (ErrorCode::Interrupted, "3201"),
+        (ErrorCode::Fenced, "5d02"),
+    ] {
+        expect(&Response::Error(code.into()), &format!("00000000 {number} 0000000000000000"));
+    }
+    expect(
+        &Push::Recall {
+            recall: 9,
+            targets: vec![
+                RecallTarget { inode: 300, name: None },
+                RecallTarget { inode: 256, name: Some(name("a")) },
+            ],
+        },
+        "01000000 0900000000000000 0200000000000000
+         2c01000000000000 00 0001000000000000 01 0100000000000000 61",
     );
 }
 

@@ -2,11 +2,11 @@
 
 use super::samples;
 use crate::error::ErrorCode;
-use crate::limits::{MAX_COMPOUND_STEPS, MAX_FILE_SIZE, MAX_PAYLOAD};
+use crate::limits::{MAX_COMPOUND_STEPS, MAX_FILE_SIZE, MAX_INODE_LIST, MAX_PAYLOAD};
 use crate::name::Name;
 use crate::request::{
-    Create, FileRef, FileRequest, HandleRef, InodeRef, NewKind, OpenFlags, OperationId, Request,
-    RequestEnvelope, SetAttributes, WritePosition,
+    Create, FileRef, FileRequest, HandleRef, InodeRef, LockFamily, LockKind, LockRange, NewKind, OpenFlags,
+    OperationId, Request, RequestEnvelope, SetAttributes, WritePosition,
 };
 use proptest::prelude::*;
 
@@ -132,6 +132,100 @@ fn arguments_fit_each_other() {
     let mut request = RequestEnvelope::from(FileRequest::StatFs);
     request.operation = Some(OperationId { client: [1; 16], sequence: 0 });
     assert_eq!(request.validate(0).map_err(|error| error.code), refused);
+}
+
+const LOCK: LockRange = LockRange {
+    inode: 300,
+    family: LockFamily::Range,
+    kind: LockKind::Write,
+    owner: 1,
+    start: 10,
+    last: 19,
+    process: 1,
+};
+
+#[test]
+fn locks_are_ranges_that_can_be() {
+    let refused = Err(ErrorCode::InvalidArgument);
+    for ask in
+        [|lock| FileRequest::Lock { lock, wait: None, reclaim: false }, |lock| FileRequest::TestLock { lock }]
+    {
+        let check = |lock| outcome(ask(lock), 0);
+        assert_eq!(check(LOCK), Ok(()));
+        assert_eq!(check(LockRange { start: 19, ..LOCK }), Ok(()), "one byte");
+        assert_eq!(check(LockRange { start: 20, ..LOCK }), refused, "ends before it starts");
+        assert_eq!(check(LockRange { inode: 0, ..LOCK }), refused);
+        assert_eq!(check(LockRange { last: MAX_FILE_SIZE, ..LOCK }), Ok(()), "to the end");
+        assert_eq!(check(LockRange { last: MAX_FILE_SIZE + 1, ..LOCK }), Err(ErrorCode::FileTooBig));
+        let flock = LockRange { family: LockFamily::Flock, start: 0, last: MAX_FILE_SIZE, ..LOCK };
+        assert_eq!(check(flock), Ok(()));
+        assert_eq!(check(LockRange { last: 19, ..flock }), refused, "a flock is of the whole file");
+        assert_eq!(check(LockRange { start: 1, ..flock }), refused, "a flock is of the whole file");
+    }
+    // A step that waits would hold the others.
+    let lock = FileRequest::Lock { lock: LOCK, wait: Some(1), reclaim: false };
+    assert_eq!(compound(vec![FileRequest::StatFs, lock], 0), refused);
+}
+
+#[test]
+fn lists_of_numbers_are_bounded_and_stand_alone() {
+    let refused = Err(ErrorCode::InvalidArgument);
+    for list in [
+        |inodes| FileRequest::ReclaimInodes { inodes },
+        |inodes| FileRequest::ForgetInodes { inodes },
+        |recalls| FileRequest::AcknowledgeRecalls { recalls },
+    ] {
+        assert_eq!(outcome(list(vec![]), 0), Ok(()));
+        assert_eq!(outcome(list(vec![300; MAX_INODE_LIST]), 0), Ok(()));
+        assert_eq!(outcome(list(vec![300; MAX_INODE_LIST + 1]), 0), refused);
+        assert_eq!(compound(vec![FileRequest::StatFs, list(vec![300])], 0), refused);
+        assert_eq!(outcome(list(vec![300]), 1), refused, "a payload for nobody");
+    }
+}
+
+#[test]
+fn masked_creations_and_unprivileged_writes_are_checked_like_their_models() {
+    let refused = Err(ErrorCode::InvalidArgument);
+    let masked = |kind, exclusive, open, umask| {
+        let FileRequest::Create(create) = create(kind, exclusive, open) else { unreachable!("a creation") };
+        outcome(FileRequest::CreateMasked { create, umask }, 0)
+    };
+    assert_eq!(masked(NewKind::Regular, false, None, 0o777), Ok(()));
+    assert_eq!(masked(NewKind::Regular, false, None, 0o1000), refused, "no mask has such bits");
+    assert_eq!(masked(NewKind::Regular, false, Some(READ_WRITE), 0), refused, "it opens nothing");
+    assert_eq!(masked(NewKind::Directory, false, None, 0), refused);
+    let unnamed = |parent, permissions, umask| {
+        let parent = InodeRef::Explicit(parent);
+        outcome(FileRequest::CreateUnnamedMasked { parent, permissions, umask, uid: 0, gid: 0 }, 0)
+    };
+    assert_eq!(unnamed(256, 0o7777, 0o777), Ok(()));
+    assert_eq!(unnamed(0, 0o600, 0), refused);
+    assert_eq!(unnamed(256, 0o10_000, 0), refused);
+    assert_eq!(unnamed(256, 0o600, 0o1000), refused);
+    let file = FileRef::inode(300);
+    let write = |offset| FileRequest::WriteUnprivileged { file, position: WritePosition::At(offset) };
+    assert_eq!(outcome(write(MAX_FILE_SIZE - 10), 10), Ok(()));
+    assert_eq!(outcome(write(MAX_FILE_SIZE - 10), 11), Err(ErrorCode::FileTooBig));
+    let plain = FileRequest::Write { file, position: WritePosition::Append };
+    assert_eq!(compound(vec![write(0), plain], 1), refused, "one payload is for one write");
+    // What they make can be used by later steps.
+    let FileRequest::Create(create) = create(NewKind::Regular, true, None) else {
+        unreachable!("a creation")
+    };
+    let made = FileRequest::CreateMasked { create, umask: 0 };
+    let look = FileRequest::GetAttributes { file: FileRef::Inode(InodeRef::FromStep(0)) };
+    assert_eq!(compound(vec![made, look], 0), Ok(()));
+    let list = |max_entries| FileRequest::ListDirectory {
+        inode: InodeRef::Explicit(256),
+        after_cookie: 0,
+        up_to: 0,
+        max_entries,
+        with_attributes: true,
+    };
+    assert_eq!(outcome(list(1024), 0), Ok(()));
+    assert_eq!(outcome(list(0), 0), refused);
+    assert_eq!(outcome(list(1025), 0), refused);
+    assert_eq!(compound(vec![list(1024), list(1024)], 0), Err(ErrorCode::TooLarge));
 }
 
 proptest! {

@@ -1,8 +1,8 @@
 //! POSIX access control lists: what the two attributes that hold them mean for the mode, and what a new inode inherits.
 //!
-//! They are kept as the kernel's own attribute values: a version, then entries of tag, permissions and id. The rules are those of POSIX
-//! 1003.1e draft 17, as `acl(5)` tells them. Invariant: an access list that is stored agrees with the mode, whichever of the two was set
-//! last; a list that says no more than the mode is not stored.
+//! They are kept as the kernel's own attribute values: a version, then entries of tag, permissions and id. The rules are
+//! those of POSIX 1003.1e draft 17, as `acl(5)` tells them. Invariant: an access list that is stored agrees with the
+//! mode, whichever of the two was set last; a list for access that says no more than the mode is not stored.
 
 use crate::error::FsError;
 
@@ -39,7 +39,8 @@ pub struct Acl(Vec<Entry>);
 impl Acl {
     /// Takes an attribute's value apart.
     ///
-    /// Errors: `InvalidArgument` for what is no list: wrong version or length, unknown tags, wrong order, a missing or double entry.
+    /// Errors: `InvalidArgument` for what is no list: wrong version or length, unknown tags or permissions, wrong order,
+    /// a missing or double entry.
     pub fn parse(value: &[u8]) -> Result<Self, FsError> {
         let (version, rest) = value.split_at_checked(HEAD).ok_or(FsError::InvalidArgument)?;
         if version != VERSION.to_le_bytes() || rest.len() % ENTRY != 0 {
@@ -57,8 +58,8 @@ impl Acl {
         if acl.is_valid() { Ok(acl) } else { Err(FsError::InvalidArgument) }
     }
 
-    /// The kernel sorts entries by tag, and by id within a tag; each of the four without an id stands once, the mask when somebody is
-    /// named.
+    /// Entries stand in the order of their tags; owner, group and others stand once each, and so does the mask when
+    /// somebody is named.
     fn is_valid(&self) -> bool {
         let count = |tag: u16| self.0.iter().filter(|entry| entry.tag == tag).count();
         let named = count(USER) + count(GROUP);
@@ -120,7 +121,8 @@ impl Acl {
         }
     }
 
-    /// The access list of an inode that is made with these permissions in a directory with this default list: what both allow.
+    /// The access list of an inode that is made with these permissions in a directory with this default list: what both
+    /// allow.
     pub fn inherited(&self, mode: u32) -> Self {
         let mut made = self.clone();
         made.set_mode(mode & self.mode_bits());

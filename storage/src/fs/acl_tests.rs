@@ -85,6 +85,26 @@ fn what_is_made_in_a_directory_with_a_default_list_inherits_it() {
 }
 
 #[test]
+fn a_file_without_a_name_inherits_from_the_directory_it_is_made_in() {
+    let mut bench = Bench::new();
+    let directory = bench.mkdir("d");
+    let mode = file_type::REGULAR | 0o666;
+    let unnamed = |parent| Operation::CreateUnnamed { parent, mode, umask: 0o027, uid: 1, gid: 2 };
+    let plain = bench.done(&unnamed(directory));
+    assert_eq!((permissions(&bench, plain), bench.item(plain).gid), (0o640, 2));
+    let change = AttributeChange { mode: Some(0o2755), gid: Some(77), ..AttributeChange::default() };
+    bench.done(&Operation::SetAttributes { inode: directory, change });
+    bench.done(&set(directory, DEFAULT, &FULL));
+    let file = bench.done(&unnamed(directory));
+    assert_eq!((permissions(&bench, file), bench.item(file).gid), (0o660, 77));
+    assert_eq!(mode_of_list(&bench, file, ACCESS), Some(0o660));
+    assert_eq!(bench.item(file).xattrs, 1);
+    bench.opens.insert(file, 1);
+    bench.done(&Operation::Link { inode: file, place: bench.place("named") });
+    assert_eq!(mode_of_list(&bench, file, ACCESS), Some(0o660), "its name is elsewhere, its list stays");
+}
+
+#[test]
 fn lists_where_they_cannot_be_are_refused() {
     let mut bench = Bench::new();
     let file = bench.file("f");

@@ -21,8 +21,10 @@ const GROUP_EXECUTE: u32 = 0o010;
 
 /// Plans a change of attributes. `ctime` becomes now, with a size also `mtime`; times given explicitly win.
 ///
-/// Errors: `NotFound`; `NotSupported` (mode of a symbolic link); with a size `IsDirectory`, `InvalidArgument` (neither file nor directory), `FileTooBig` and
-/// those of resizing; `InvalidArgument` (nanoseconds).
+/// A new mode also changes the access control list, if there is one.
+///
+/// Errors: `NotFound`; `NotSupported` (mode of a symbolic link); with a size `IsDirectory`, `InvalidArgument` (neither
+/// file nor directory), `FileTooBig` and those of resizing; `InvalidArgument` (nanoseconds).
 pub fn plan_set_attributes(
     view: &View<'_>,
     inode: InodeNumber,

@@ -5,7 +5,7 @@
 use crate::error::{EngineError, EngineResult, FsError};
 use crate::format::item::{InodeItem, file_type, inode_flags};
 use crate::format::key::{ItemKind, Key};
-use crate::fs::acl::{self, Acl};
+use crate::fs::acl;
 use crate::fs::inode_set::InodeSet;
 use crate::fs::names::{self, NewName};
 use crate::fs::orphan::{ORPHAN_UNNAMED, orphan_key};
@@ -16,11 +16,11 @@ use crate::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use crate::operation::Place;
 use crate::types::InodeNumber;
 
-/// Set-group-id: of a directory, that what is made in it belongs to its group.
-const SET_GROUP_ID: u32 = 0o2000;
-
 /// Permission bits of `st_mode`.
 pub const PERMISSIONS: u32 = 0o7777;
+
+/// Set-group-id: of a directory, that what is made in it belongs to its group.
+const SET_GROUP_ID: u32 = 0o2000;
 
 /// What a new inode is like.
 #[derive(Clone, Copy)]
@@ -50,10 +50,6 @@ pub fn plan_create(view: &View<'_>, place: &Place, new: &NewInode<'_>) -> Engine
     check_name(&place.name)?;
     let slot = names::probe(view, place.parent, &place.name)?.free_slot()?;
     let is_directory = item.is_directory();
-    if parent.mode & SET_GROUP_ID != 0 {
-        item.gid = parent.gid;
-        item.mode |= if is_directory { SET_GROUP_ID } else { 0 };
-    }
     if is_directory && parent.nlink >= LINKS_MAX {
         return Err(FsError::TooManyLinks.into());
     }
@@ -87,7 +83,8 @@ pub fn plan_create(view: &View<'_>, place: &Place, new: &NewInode<'_>) -> Engine
     Ok(plan)
 }
 
-/// Access list and permissions of a new inode: from the directory's default list, or by the mask. A link has neither.
+/// Group, access list and permissions of a new inode: from the directory, or as asked and by the mask. A link has neither
+/// list nor mask.
 fn inherit(
     view: &View<'_>,
     directory: InodeNumber,
@@ -96,46 +93,47 @@ fn inherit(
     (inode, item): (InodeNumber, &mut InodeItem),
     plan: &mut Plan,
 ) -> EngineResult<()> {
+    if parent.mode & SET_GROUP_ID != 0 {
+        item.gid = parent.gid;
+        item.mode |= if item.is_directory() { SET_GROUP_ID } else { 0 };
+    }
     if item.is_symlink() {
         return Ok(());
     }
-    let default = match parent.xattrs {
-        0 => None,
-        _ => match xattr::get_xattr(view, directory, acl::DEFAULT) {
-            Ok(value) => Some(value),
-            Err(EngineError::Refused(FsError::NoXattr)) => None,
-            Err(error) => return Err(error),
-        },
-    };
+    // Most directories have no attributes at all, and creation is frequent.
+    let default = if parent.xattrs == 0 { None } else { xattr::stored_acl(view, directory, acl::DEFAULT)? };
     let Some(default) = default else {
         item.mode &= !(umask & 0o777);
         return Ok(());
     };
-    let list = Acl::parse(&default)?.inherited(item.mode);
+    let list = default.inherited(item.mode);
     item.mode = item.mode & !0o777 | list.mode_bits();
     if !list.is_minimal() {
         xattr::put_new(plan, inode, item, acl::ACCESS, &list.to_value());
     }
     if item.is_directory() {
-        xattr::put_new(plan, inode, item, acl::DEFAULT, &default);
+        xattr::put_new(plan, inode, item, acl::DEFAULT, &default.to_value());
     }
     Ok(())
 }
 
-/// Plans a new regular file without a name: an orphan that may get one later. Uses one identifier.
+/// Plans a new regular file without a name: an orphan that may get one later. Uses one identifier. The directory does not
+/// change.
 ///
 /// `unnamed` of the plan stays empty: nothing lost a name, and the opener's handle is still to come.
-/// Errors: `InvalidArgument` when the type bits are not those of a regular file.
-pub fn plan_create_unnamed(view: &View<'_>, mode: u32, uid: u32, gid: u32) -> EngineResult<Plan> {
-    let mut item = new_item(view, &NewInode { mode, umask: 0, uid, gid, rdev: 0, target: &[] })?;
+/// Errors: `InvalidArgument` when the type bits are not those of a regular file; `NotFound` and `NotDirectory` (parent).
+pub fn plan_create_unnamed(view: &View<'_>, parent: InodeNumber, new: &NewInode<'_>) -> EngineResult<Plan> {
+    let mut item = new_item(view, new)?;
     if !item.is_regular() {
         return Err(FsError::InvalidArgument.into());
     }
+    let mut inodes = InodeSet::new(view);
+    let directory = inodes.live_directory(parent)?;
     item.flags = inode_flags::BORN_UNNAMED;
     let inode = view.resolved.next_id;
     let mut plan = Plan { inode, inodes: 1, ids_used: 1, ..Plan::default() };
     plan.put(orphan_key(inode), [ORPHAN_UNNAMED].as_slice());
-    let mut inodes = InodeSet::new(view);
+    inherit(view, parent, &directory, new.umask, (inode, &mut item), &mut plan)?;
     inodes.add(inode, item);
     inodes.finish(&mut plan);
     Ok(plan)
@@ -306,11 +304,16 @@ mod tests {
         bench.mkdir("d");
     }
 
+    fn unnamed(parent: InodeNumber, mode: u32) -> Operation {
+        Operation::CreateUnnamed { parent, mode, umask: 0, uid: 1, gid: 2 }
+    }
+
     #[test]
     fn unnamed_files_are_orphans_until_they_get_a_name_once() {
         let mut bench = Bench::new();
-        let inode =
-            bench.done(&Operation::CreateUnnamed { mode: file_type::REGULAR | 0o600, uid: 1, gid: 2 });
+        let before = bench.item(ROOT_INODE);
+        let inode = bench.done(&unnamed(ROOT_INODE, file_type::REGULAR | 0o600));
+        assert_eq!(bench.item(ROOT_INODE), before);
         bench.opens.insert(inode, 1);
         assert_eq!((bench.last.ids_used, bench.last.unnamed), (1, None));
         bench.verify();
@@ -323,7 +326,13 @@ mod tests {
         assert_eq!(bench.refused(&Operation::Link { inode, place: bench.place("f") }), FsError::NotFound);
         bench.close(inode);
         bench.verify();
-        let odd = Operation::CreateUnnamed { mode: file_type::DIRECTORY | 0o600, uid: 1, gid: 2 };
-        assert_eq!(bench.refused(&odd), FsError::InvalidArgument);
+        let file = bench.file("g");
+        for (parent, mode, error) in [
+            (ROOT_INODE, file_type::DIRECTORY | 0o600, FsError::InvalidArgument),
+            (9999, file_type::REGULAR | 0o600, FsError::NotFound),
+            (file, file_type::REGULAR | 0o600, FsError::NotDirectory),
+        ] {
+            assert_eq!(bench.refused(&unnamed(parent, mode)), error);
+        }
     }
 }

@@ -303,6 +303,26 @@ proptest! {
     }
 }
 
+#[test]
+fn a_write_without_privilege_takes_the_set_id_bits_that_give_rights() {
+    for (before, after) in [(0o6755, 0o755), (0o6745, 0o2745), (0o4600, 0o600), (0o1777, 0o1777)] {
+        for clear_set_id in [false, true] {
+            let mut bench = DataBench::new();
+            let change = AttributeChange { mode: Some(before), ..AttributeChange::default() };
+            assert_eq!(bench.run(&Operation::SetAttributes { inode: FILE, change }), Ok(()));
+            let made = bench.item().expect("an inode");
+            let data = Bytes::from_static(b"x");
+            let write = Operation::Write { inode: FILE, offset: 0, data, length: 1, clear_set_id };
+            assert_eq!(bench.run(&write), Ok(()));
+            let item = bench.item().expect("an inode");
+            assert_eq!(item.mode & 0o7777, if clear_set_id { after } else { before });
+            assert!(item.ctime > made.ctime);
+            let replayed = bench.replayed(&bench.commits[0]);
+            assert_eq!(replayed.item().map(|item| item.mode), Ok(item.mode), "in replay");
+        }
+    }
+}
+
 /// Writes every second block and makes each an extent of its own.
 fn in_pieces(pieces: u64) -> DataBench {
     let mut bench = DataBench::new();

@@ -14,7 +14,10 @@ pub fn plan_operation(view: &View<'_>, operation: &Operation) -> EngineResult<Pl
             let new = NewInode { mode: *mode, umask: *umask, uid: *uid, gid: *gid, rdev: *rdev, target };
             create::plan_create(view, place, &new)
         }
-        Operation::CreateUnnamed { mode, uid, gid } => create::plan_create_unnamed(view, *mode, *uid, *gid),
+        Operation::CreateUnnamed { parent, mode, umask, uid, gid } => {
+            let new = NewInode { mode: *mode, umask: *umask, uid: *uid, gid: *gid, rdev: 0, target: &[] };
+            create::plan_create_unnamed(view, *parent, &new)
+        }
         Operation::Link { inode, place } => link::plan_link(view, *inode, place),
         Operation::Unlink { place } => unlink::plan_unlink(view, place),
         Operation::RemoveDirectory { place } => unlink::plan_remove_directory(view, place),

@@ -106,7 +106,13 @@ mod tests {
     #[test]
     fn a_file_that_waits_for_its_trim_stays_listed_when_it_gets_its_first_name() {
         let mut bench = Bench::new();
-        let create = Operation::CreateUnnamed { mode: file_type::REGULAR | 0o600, uid: 1, gid: 2 };
+        let create = Operation::CreateUnnamed {
+            parent: ROOT_INODE,
+            mode: file_type::REGULAR | 0o600,
+            umask: 0,
+            uid: 1,
+            gid: 2,
+        };
         let inode = bench.done(&create);
         bench.poke(inode, |item| item.flags |= inode_flags::TRIM_PENDING);
         bench.done(&Operation::Link { inode, place: bench.place("f") });

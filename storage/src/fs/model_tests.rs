@@ -120,9 +120,8 @@ impl Pair {
             }
             Op::OpenUnnamed { handle, directory, mode } => {
                 let parent = self.resolve(directory)?;
-                self.bench.view(false, |view| view.directory(parent)).map_err(words)?;
                 let mode = file_type::REGULAR | mode;
-                let inode = self.run(&Operation::CreateUnnamed { mode, uid: 0, gid: 0 })?;
+                let inode = self.run(&Operation::CreateUnnamed { parent, mode, umask: 0, uid: 0, gid: 0 })?;
                 self.open(handle, inode);
                 return Ok(());
             }

@@ -17,7 +17,8 @@ use crate::limits::LINKS_MAX;
 use crate::operation::{Place, RenameMode};
 use crate::types::InodeNumber;
 
-/// Plans a rename. Uses one identifier, an exchange two, one that leaves a whiteout three, and none when nothing changes.
+/// Plans a rename. Uses one identifier, an exchange two, one that leaves a whiteout three (the whiteout's inode number and
+/// entry id come last), and none when nothing changes.
 ///
 /// Errors, in the order of Linux: `NotFound` and `NotDirectory` (parents); those of the names; `NotFound` (source;
 /// target of an exchange); `Exists` (target, `NoReplace`); `InvalidArgument` (into itself); `IsDirectory`,
@@ -38,7 +39,7 @@ pub fn plan_rename(view: &View<'_>, from: &Place, to: &Place, mode: RenameMode) 
         _ => {}
     }
     refuse_descendant(view, from, to, &source)?;
-    let whiteout = matches!(mode, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace);
+    let whiteout = mode.leaves_whiteout();
     let Some(target) = probe.found else {
         let slot = probe.free_slot()?;
         return plan_move(view, inodes, Move { from, to, source, slot, whiteout }, None);

@@ -22,8 +22,12 @@ use std::ops::ControlFlow;
 
 /// Plans setting an extended attribute.
 ///
-/// Errors: `NotFound`; `InvalidArgument` (empty name, NUL in it), `NameTooLong`, `XattrTooBig`; `Exists` and `NoXattr`
-/// when the expectation of `mode` fails; `NoSpace` when 256 names have the same hash.
+/// The value of an access control list must be one; that for access also sets the permissions, and is not kept when they
+/// say all of it.
+///
+/// Errors: `NotFound`; `InvalidArgument` (empty name, NUL in it), `NameTooLong`, `XattrTooBig`; for lists `NotSupported`,
+/// `NotDirectory`, `InvalidArgument`; `Exists` and `NoXattr` when the expectation of `mode` fails; `NoSpace` when 256
+/// names have the same hash.
 pub fn plan_set_xattr(
     view: &View<'_>,
     inode: InodeNumber,
@@ -76,7 +80,8 @@ pub fn plan_set_xattr(
 
 /// The access control list that a value is to be, if the name is one of theirs.
 ///
-/// Errors: `InvalidArgument` for what is no list; `NotSupported` of a link, which has none; `NotDirectory` for a default list of anything but a directory.
+/// Errors: `InvalidArgument` for what is no list; `NotSupported` of a link, which has none; `NotDirectory` for a default
+/// list of anything but a directory.
 fn acl_of(item: &InodeItem, name: &[u8], value: &[u8]) -> Result<Option<Acl>, EngineError> {
     if name != acl::ACCESS && name != acl::DEFAULT {
         return Ok(None);
@@ -107,10 +112,27 @@ pub fn follow_mode(
         return Ok(());
     }
     let Some(found) = find(view, inode, acl::ACCESS)?.found else { return Ok(()) };
-    let mut list = Acl::parse(&get_xattr(view, inode, acl::ACCESS)?)?;
+    let Some(mut list) = stored_acl(view, inode, acl::ACCESS)? else { return Ok(()) };
     list.set_mode(item.mode);
     put_value(plan, inode, found.slot, acl::ACCESS, &list.to_value(), found.pieces);
     Ok(())
+}
+
+/// The access control list that an inode has under this name, if any.
+///
+/// A stored list that is none is damage and no refusal: lists are checked when they are set, and whoever creates a file
+/// or changes a mode sent nothing that could be wrong.
+pub fn stored_acl(view: &View<'_>, inode: InodeNumber, name: &[u8]) -> EngineResult<Option<Acl>> {
+    let value = match get_xattr(view, inode, name) {
+        Ok(value) => value,
+        Err(EngineError::Refused(FsError::NoXattr)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let broken = || {
+        let key = Key::new(inode, ItemKind::Xattr, name_slot(name));
+        damaged(&key, "access control list that breaks the rules of lists")
+    };
+    Ok(Some(Acl::parse(&value).map_err(|_| broken())?))
 }
 
 fn put_value(plan: &mut Plan, inode: InodeNumber, slot: u64, name: &[u8], value: &[u8], old_pieces: u16) {

@@ -67,9 +67,9 @@ const FLAG_OPERATION_ID: u8 = 2;
 /// length u32, kind u8, flags u8, reserved u16, sequence u64, seconds i64, nanoseconds u32, next_id u64
 const HEAD_BYTES: usize = 36;
 
+/// A kind's fields never change: a record with others gets a new number, so that an engine that does not know it refuses
+/// the log. 1 and 2 were creations without a mask.
 mod kind {
-    pub const CREATE: u8 = 1;
-    pub const CREATE_UNNAMED: u8 = 2;
     pub const LINK: u8 = 3;
     pub const UNLINK: u8 = 4;
     pub const REMOVE_DIRECTORY: u8 = 5;
@@ -81,6 +81,8 @@ mod kind {
     pub const ZERO_RANGE: u8 = 11;
     pub const SET_XATTR: u8 = 12;
     pub const REMOVE_XATTR: u8 = 13;
+    pub const CREATE: u8 = 14;
+    pub const CREATE_UNNAMED: u8 = 15;
     pub const INLINE_DATA: u8 = 32;
     pub const EXTENT_DATA: u8 = 33;
 }
@@ -109,17 +111,18 @@ mod tests {
             Operation::Create {
                 place: place(256, "foo"),
                 mode: 0o100_644,
-                umask: 0,
+                umask: 0o027,
                 uid: 1,
                 gid: 2,
                 rdev: 0,
                 target: Bytes::from_static(b"t"),
             },
-            Operation::CreateUnnamed { mode: 0o100_600, uid: 9, gid: 8 },
+            Operation::CreateUnnamed { parent: 256, mode: 0o100_600, umask: 0o077, uid: 9, gid: 8 },
             Operation::Link { inode: 300, place: place(256, "bar") },
             Operation::Unlink { place: place(256, "foo") },
             Operation::RemoveDirectory { place: place(256, "d") },
             Operation::Rename { from: place(1, "a"), to: place(2, "b"), mode: RenameMode::Exchange },
+            Operation::Rename { from: place(1, "a"), to: place(2, "b"), mode: RenameMode::WhiteoutNoReplace },
             Operation::SetAttributes { inode: 5, change },
             Operation::Write { inode: 5, offset: 7, length: 9, clear_set_id: true, data: Bytes::new() },
             Operation::Allocate { inode: 5, offset: 7, length: 9, keep_size: true },

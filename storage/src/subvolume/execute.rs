@@ -290,8 +290,9 @@ fn frees_space(operation: &Operation) -> bool {
         Operation::Unlink { .. }
         | Operation::RemoveDirectory { .. }
         | Operation::RemoveXattr { .. }
-        | Operation::PunchHole { .. }
-        | Operation::Rename { .. } => true,
+        | Operation::PunchHole { .. } => true,
+        // A whiteout is a new inode: a full device must not fill the room for deletes with them.
+        Operation::Rename { mode, .. } => !mode.leaves_whiteout(),
         Operation::SetAttributes { change, .. } => change.size.is_some(),
         _ => false,
     }

@@ -30,9 +30,8 @@ impl Machine {
             }
             Op::OpenUnnamed { handle, directory, mode } => {
                 let parent = self.resolve(volume, directory)?;
-                self.call(volume, |engine| engine.view().directory(parent))?;
                 let mode = file_type::REGULAR | mode;
-                let create = Operation::CreateUnnamed { mode, uid: 0, gid: 0 };
+                let create = Operation::CreateUnnamed { parent, mode, umask: 0, uid: 0, gid: 0 };
                 let inode = self.run(volume, &create, now)?;
                 self.open_handle(volume, handle, inode)?;
                 return Ok(());

@@ -1,6 +1,6 @@
 //! [`Channel`]: requests and answers over one connection at a time, for any number of callers at once.
 //!
-//! Callers put requests into slots (`state`) and sleep; one task (`driver`) moves them over the socket and wakes the callers. There is no
+//! Callers put requests into slots (`state`) and sleep; one task (`driver`, `service`) moves them over the socket and wakes the callers. There is no
 //! task and no allocation per request. Handles (`handles`), unsynced history (`lineage`, `settle`) and operation ids (`window`) live here
 //! because they outlast connections.
 
@@ -9,6 +9,7 @@ mod driver;
 mod events;
 mod handles;
 mod lineage;
+mod service;
 mod settle;
 mod state;
 mod window;

@@ -165,6 +165,18 @@ async fn an_idle_connection_is_kept_alive_and_a_silent_one_is_lost() {
     );
 }
 
+/// Frames that have waited for a client that was stopped say nothing about the server of now.
+#[tokio::test]
+async fn a_client_that_was_stopped_drops_what_it_kept() {
+    let fake = Fake::normal();
+    fake.world.lock().silence = 300;
+    let (_volume, events) = leased(&fake).await;
+    tokio::time::sleep(Duration::from_millis(120)).await;
+    // Stops the whole runtime.
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(soon(events.next()).await, Some(LeaseEvent::Lost));
+}
+
 #[tokio::test]
 async fn a_fenced_client_loses_its_leases_at_once_and_repeats_its_request() {
     let mut fenced = false;

@@ -27,6 +27,16 @@ pub(super) struct Asked {
     pub started: Instant,
 }
 
+/// What becomes of a request at first.
+enum First {
+    /// It is answered.
+    Answer(Outcome),
+    /// It needs no answer.
+    Done,
+    /// It has to wait.
+    Task(Arguments),
+}
+
 const fn refuse(errno: i32) -> Outcome {
     Err(Failure(errno))
 }
@@ -47,9 +57,9 @@ impl<B: Backend> Front<B> {
             started: Instant::now(),
         };
         let arguments = match self.take_here(&asked, arguments) {
-            Ok(None) => return,
-            Ok(Some(arguments)) => arguments,
-            Err(outcome) => {
+            First::Done => return,
+            First::Task(arguments) => arguments,
+            First::Answer(outcome) => {
                 add(&self.counters.answered_here, 1);
                 return self.answer(&asked, outcome);
             }
@@ -65,14 +75,14 @@ impl<B: Backend> Front<B> {
         self.under_way.borrow_mut().insert(unique, waiting);
     }
 
-    /// What needs no waiting. `Err` is the answer, `Ok(None)` is done without one, `Ok(Some)` is for a task.
-    fn take_here(self: &Rc<Self>, asked: &Asked, arguments: Arguments) -> Result<Option<Arguments>, Outcome> {
+    /// What needs no waiting.
+    fn take_here(self: &Rc<Self>, asked: &Asked, arguments: Arguments) -> First {
         match (asked.opcode, arguments) {
             (Opcode::Forget, Arguments::Forget(list)) => {
                 for (_, times) in list {
                     self.inodes.borrow_mut().forget(asked.inode, times);
                 }
-                Ok(None)
+                First::Done
             }
             (Opcode::BatchForget, Arguments::Forget(list)) => {
                 let mut inodes = self.inodes.borrow_mut();
@@ -80,44 +90,44 @@ impl<B: Backend> Front<B> {
                     let inode = inodes.inode(nodeid);
                     inodes.forget(inode, times);
                 }
-                Ok(None)
+                First::Done
             }
             (Opcode::Interrupt, Arguments::Interrupt(unique)) => {
                 self.interrupt(unique);
-                Ok(None)
+                First::Done
             }
-            (Opcode::Init, Arguments::Init(init)) => Err(self.init(&init)),
-            (Opcode::Destroy, _) => Err(Ok(Output::empty())),
+            (Opcode::Init, Arguments::Init(init)) => First::Answer(self.init(&init)),
+            (Opcode::Destroy, _) => First::Answer(Ok(Output::empty())),
             // The kernel itself checks permissions; it has no numbers of blocks to ask for and no events to wait for here.
             (Opcode::Access | Opcode::Bmap | Opcode::Poll | Opcode::CopyFileRange, _) => {
-                Err(refuse(errno::ENOSYS))
+                First::Answer(refuse(errno::ENOSYS))
             }
-            (Opcode::Ioctl, _) => Err(refuse(errno::ENOTTY)),
+            (Opcode::Ioctl, _) => First::Answer(refuse(errno::ENOTTY)),
             // Directories need no handles: a listing carries its own position.
-            (Opcode::OpenDir, _) => Err(refuse(errno::ENOSYS)),
-            (Opcode::ReleaseDir, _) => Err(Ok(Output::empty())),
-            (Opcode::Open, Arguments::Open(open)) => Err(self.open(asked, open)),
+            (Opcode::OpenDir, _) => First::Answer(refuse(errno::ENOSYS)),
+            (Opcode::ReleaseDir, _) => First::Answer(Ok(Output::empty())),
+            (Opcode::Open, Arguments::Open(open)) => First::Answer(self.open(asked, open)),
             (Opcode::Flush, Arguments::Flush(flush)) => match self.flush_here(asked, &flush) {
-                Some(outcome) => Err(outcome),
-                None => Ok(Some(Arguments::Flush(flush))),
+                Some(outcome) => First::Answer(outcome),
+                None => First::Task(Arguments::Flush(flush)),
             },
             (Opcode::Release, Arguments::Release(release)) => {
                 self.release(asked, &release);
-                Err(Ok(Output::empty()))
+                First::Answer(Ok(Output::empty()))
             }
             (Opcode::GetXattr, Arguments::GetXattr(room, name)) => {
                 match self.get_xattr_here(asked, room, &name) {
-                    Some(outcome) => Err(outcome),
-                    None => Ok(Some(Arguments::GetXattr(room, name))),
+                    Some(outcome) => First::Answer(outcome),
+                    None => First::Task(Arguments::GetXattr(room, name)),
                 }
             }
             (Opcode::ReadDir | Opcode::ReadDirPlus, Arguments::Read(read)) => {
                 if self.is_listed(asked.inode, read.offset) {
-                    return Err(Ok(Output::empty()));
+                    return First::Answer(Ok(Output::empty()));
                 }
-                Ok(Some(Arguments::Read(read)))
+                First::Task(Arguments::Read(read))
             }
-            (_, arguments) => Ok(Some(arguments)),
+            (_, arguments) => First::Task(arguments),
         }
     }
 
@@ -248,7 +258,8 @@ impl<B: Backend> Front<B> {
             | init::EXPLICIT_INVAL_DATA
             | init::HANDLE_KILLPRIV_V2
             | init::SETXATTR_EXT
-            | init::INIT_EXT;
+            | init::INIT_EXT
+            | init::DIRECT_IO_ALLOW_MMAP;
         wanted |= if self.options.local_locks {
             init::NO_OPEN_SUPPORT
         } else {

@@ -34,9 +34,9 @@ use subvol_protocol::request::FileRequest;
 use subvol_protocol::response::FileResponse;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
-use tokio::time::MissedTickBehavior;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::backend::{Answer, Backend, Failure};
@@ -126,6 +126,8 @@ pub(crate) struct Front<B> {
     notifier: Notifier,
     /// Seconds for which the kernel may keep what is leased.
     leased_seconds: Cell<u64>,
+    /// Wakes the housekeeping after requests.
+    woken: Notify,
 }
 
 /// A request whose answer is awaited.
@@ -157,6 +159,7 @@ pub async fn serve<B: Backend>(device: Device, backend: Rc<B>, options: FrontOpt
         under_way: RefCell::default(),
         notifier,
         leased_seconds: Cell::new(LEASED_SECONDS),
+        woken: Notify::new(),
     });
     let helpers = [
         tokio::task::spawn_local(coherence::follow_events(Rc::clone(&front))),
@@ -173,11 +176,13 @@ pub async fn serve<B: Backend>(device: Device, backend: Rc<B>, options: FrontOpt
 }
 
 async fn read_requests<B: Backend>(front: &Rc<Front<B>>) -> io::Result<()> {
+    // An unmounted device shows an error and nothing else.
+    let interest = Interest::READABLE | Interest::ERROR;
     // SAFETY: the device owns its descriptor and is kept by this function until the registration is dropped.
-    let device = unsafe { AsyncFd::register_with_interest(front.device.clone(), Interest::READABLE) }?;
+    let device = unsafe { AsyncFd::register_with_interest(front.device.clone(), interest) }?;
     let mut buffer = ReadBuffer::new();
     loop {
-        let mut ready = device.readable().await?;
+        let mut ready = device.ready(interest).await?;
         let mut emptied = false;
         for _ in 0..REQUESTS_IN_A_ROW {
             match front.device.read(&mut buffer)? {
@@ -202,6 +207,7 @@ async fn read_requests<B: Backend>(front: &Rc<Front<B>>) -> io::Result<()> {
             drop(ready);
             tokio::task::yield_now().await;
         }
+        front.woken.notify_one();
     }
 }
 
@@ -215,11 +221,11 @@ async fn acknowledge<B: Backend>(front: Rc<Front<B>>, mut finished: UnboundedRec
     }
 }
 
+/// What is done now and then, while there is something to do: an idle mount sleeps.
 async fn housekeeping<B: Backend>(front: Rc<Front<B>>) {
-    let mut ticks = tokio::time::interval(FORGET_PAUSE);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        front.woken.notified().await;
+        tokio::time::sleep(FORGET_PAUSE).await;
         while front.inodes.borrow().waiting() > 0 {
             front.tell_forgotten();
         }

@@ -142,7 +142,7 @@ impl<B: Backend> Front<B> {
         }
         let output =
             if created { self.new_entry(asked, &attributes) } else { self.entry(asked, &attributes) };
-        Ok(output.and(&self.opened(attributes.inode)))
+        Ok(output.and(&self.opened(attributes.inode, create.flags)))
     }
 
     pub(super) async fn create_unnamed(self: &Rc<Self>, asked: &Asked, create: &CreateIn) -> Outcome {
@@ -155,7 +155,7 @@ impl<B: Backend> Front<B> {
         };
         match self.ask(request).await? {
             FileResponse::Created { attributes, .. } => {
-                Ok(self.new_entry(asked, &attributes).and(&self.opened(attributes.inode)))
+                Ok(self.new_entry(asked, &attributes).and(&self.opened(attributes.inode, create.flags)))
             }
             _ => Err(unexpected()),
         }

@@ -21,9 +21,15 @@ pub(crate) struct Handles {
 }
 
 impl<B: Backend> Front<B> {
-    /// The answer's part about a new handle.
-    pub(super) fn opened(&self, inode: u64) -> OpenOut {
-        let open_flags = if self.backend.has_leases() { fopen::KEEP_CACHE } else { 0 };
+    /// The answer's part about a new handle, opened with these flags of `open(2)`.
+    ///
+    /// Through its page cache the kernel cuts one write into several requests, which others could append in between. So appending goes
+    /// past the cache: one write, one request.
+    pub(super) fn opened(&self, inode: u64, flags: u32) -> OpenOut {
+        let mut open_flags = if self.backend.has_leases() { fopen::KEEP_CACHE } else { 0 };
+        if flags & libc::O_APPEND as u32 != 0 {
+            open_flags |= fopen::DIRECT_IO;
+        }
         if self.options.local_locks {
             return OpenOut { fh: 0, open_flags, backing_id: 0 };
         }
@@ -35,12 +41,12 @@ impl<B: Backend> Front<B> {
         OpenOut { fh, open_flags, backing_id: 0 }
     }
 
-    pub(super) fn open(&self, asked: &Asked, _: OpenIn) -> Outcome {
+    pub(super) fn open(&self, asked: &Asked, open: OpenIn) -> Outcome {
         if self.options.local_locks {
             // The kernel then opens and closes by itself.
             return Err(Failure(errno::ENOSYS));
         }
-        Ok(Output::of(&self.opened(asked.inode)))
+        Ok(Output::of(&self.opened(asked.inode, open.flags)))
     }
 
     /// Whether the handle has a loss to tell; it counts as told now.

@@ -104,7 +104,15 @@ impl<B: Backend> Front<B> {
 
     pub(super) async fn remove_xattr(self: &Rc<Self>, asked: &Asked, name: &[u8]) -> Outcome {
         let request = FileRequest::RemoveXattr { inode: inode_ref(asked.inode), name: xattr_name(name)? };
-        self.change_xattr(asked, name, request).await
+        match self.change_xattr(asked, name, request).await {
+            // No list is what was asked for, as on other file systems.
+            Err(Failure(errno::ENODATA))
+                if matches!(absence(name), absent::ACCESS_ACL | absent::DEFAULT_ACL) =>
+            {
+                Ok(Output::empty())
+            }
+            outcome => outcome,
+        }
     }
 
     async fn change_xattr(self: &Rc<Self>, asked: &Asked, name: &[u8], request: FileRequest) -> Outcome {

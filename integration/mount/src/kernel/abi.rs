@@ -60,10 +60,12 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
 /// Flags of an answer to `OPEN`.
 pub mod fopen {
+    pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
 }
 

@@ -45,10 +45,21 @@ impl Model {
             return Err(ModelError::TooManyLinks);
         }
         let body = Body::Directory { entries: BTreeMap::new(), parent };
-        let inode = self.new_inode(Inode::new(body, mode, 2, now))?;
+        let mut inode = Inode::new(body, mode, 2, now);
+        self.inherit(parent, &mut inode);
+        let inode = self.new_inode(inode)?;
         self.insert_entry(parent, name, inode, now);
         self.inode_mut(parent).nlink += 1;
         Ok(())
+    }
+
+    /// What a new inode gets from a directory with set-group-id: its group, and a directory also the bit.
+    fn inherit(&self, parent: u64, inode: &mut Inode) {
+        let parent = self.inode(parent);
+        if parent.mode & 0o2000 != 0 {
+            inode.gid = parent.gid;
+            inode.mode |= if inode.is_directory() { 0o2000 } else { 0 };
+        }
     }
 
     pub(crate) fn link(&mut self, existing: &str, path: &str, now: Time) -> Result<(), ModelError> {
@@ -133,6 +144,7 @@ impl Model {
         self.directory(parent)?;
         let mut inode = Inode::new(empty_file(), mode, 0, now);
         inode.linkable = true;
+        self.inherit(parent, &mut inode);
         let number = self.new_inode(inode)?;
         self.open(handle, number);
         Ok(())
@@ -157,8 +169,9 @@ impl Model {
         }
     }
 
-    fn add(&mut self, path: &str, inode: Inode, now: Time) -> Result<(), ModelError> {
+    fn add(&mut self, path: &str, mut inode: Inode, now: Time) -> Result<(), ModelError> {
         let (parent, name) = self.free_name(path)?;
+        self.inherit(parent, &mut inode);
         let number = self.new_inode(inode)?;
         self.insert_entry(parent, name, number, now);
         Ok(())

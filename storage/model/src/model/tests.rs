@@ -244,3 +244,20 @@ fn limits_are_enforced_before_anything_changes() {
     model.apply(&Op::Link { existing: "f".into(), path: "h".into() }, 1.into()).expect("third link");
     assert_eq!(attempt(&model, "link f i"), Err(ModelError::TooManyLinks));
 }
+
+#[test]
+fn what_is_made_in_a_set_group_id_directory_gets_its_group() {
+    let (model, _) = run(
+        "mkdir d; chown 1:7 d; chmod 2750 d; create d/f; mkdir d/sub; mkfifo d/sub/p; symlink d/s -> t; \
+         chmod 750 d; create d/late",
+    );
+    let owned = |path: &str| {
+        let node = model.stat(path).expect(path);
+        (node.uid, node.gid, node.mode & 0o2000)
+    };
+    assert_eq!(owned("d/f"), (0, 7, 0));
+    assert_eq!(owned("d/sub"), (0, 7, 0o2000));
+    assert_eq!(owned("d/sub/p"), (0, 7, 0));
+    assert_eq!(owned("d/s"), (0, 7, 0));
+    assert_eq!(owned("d/late"), (0, 0, 0));
+}

@@ -74,9 +74,13 @@ fn read_body(kind: u8, cursor: &mut Cursor<'_>) -> Result<Body, RecordError> {
             rdev: cursor.u64()?,
             target: cursor.bytes()?,
         },
-        kind::CREATE_UNNAMED => {
-            Operation::CreateUnnamed { mode: cursor.u32()?, uid: cursor.u32()?, gid: cursor.u32()? }
-        }
+        kind::CREATE_UNNAMED => Operation::CreateUnnamed {
+            parent: cursor.u64()?,
+            mode: cursor.u32()?,
+            umask: cursor.u32()?,
+            uid: cursor.u32()?,
+            gid: cursor.u32()?,
+        },
         kind::LINK => Operation::Link { inode: cursor.u64()?, place: cursor.place()? },
         kind::UNLINK => Operation::Unlink { place: cursor.place()? },
         kind::REMOVE_DIRECTORY => Operation::RemoveDirectory { place: cursor.place()? },

@@ -129,8 +129,10 @@ fn write_operation(out: &mut Vec<u8>, operation: &Operation) {
             put_u64(out, *rdev);
             put_bytes(out, target);
         }
-        Operation::CreateUnnamed { mode, uid, gid } => {
+        Operation::CreateUnnamed { parent, mode, umask, uid, gid } => {
+            put_u64(out, *parent);
             put_u32(out, *mode);
+            put_u32(out, *umask);
             put_u32(out, *uid);
             put_u32(out, *gid);
         }
