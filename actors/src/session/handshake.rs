@@ -21,7 +21,10 @@ impl Connection {
         }
         let answer = match request {
             SessionRequest::Hello { protocol_version, features, client_name, client_id } => {
-                let _ = self.session.client_id.set(client_id);
+                // Without it `BeginLeases` is refused.
+                if features.contains(Features::LEASES) {
+                    let _ = self.session.client_id.set(client_id);
+                }
                 tracing::debug!(session = self.session.id, client = ?client_name.as_str(), "hello");
                 match self.hello(protocol_version, features) {
                     Ok(response) => Ok(response),

@@ -59,6 +59,11 @@ impl Outbox {
         Self { state: Mutex::new(State { local: Some(Vec::new()), ..State::default() }) }
     }
 
+    /// Whether it is one of a session without a socket.
+    pub fn is_local(&self) -> bool {
+        self.state.lock().local.is_some()
+    }
+
     /// Takes what a session without a socket was told, or registers the task to be woken for more.
     pub fn take_local(&self, waker: &Waker) -> Option<Vec<LocalReply>> {
         let mut state = self.state.lock();

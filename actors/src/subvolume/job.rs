@@ -83,6 +83,8 @@ pub struct Progress {
     pub pin: Option<LogPin>,
     /// Recalls that the answer waits for.
     pub recalls: Option<u64>,
+    /// The step that failed, while the answer waits for what the steps before it changed.
+    pub failed: Option<WireError>,
     /// Where the present step's search goes on.
     pub seek_from: Option<u64>,
     /// Commits forced for space.

@@ -277,6 +277,14 @@ impl SubvolumeRoot {
     fn fence(&mut self, slot: Slot) {
         let session = self.lease_clients.get(usize::from(slot)).and_then(|client| client.session.clone());
         if let Some(session) = session {
+            if session.outbox.is_local() {
+                // A mount of this very process cannot connect anew. Its kernel is slow to drop something; it drops everything.
+                tracing::warn!(session = session.id, "a local mount did not acknowledge a recall in time");
+                session.outbox.push_unasked(&Push::Recall { recall: 0, targets: Vec::new() });
+                session.outbox.wake();
+                let freed = self.leases.release(slot);
+                return freed.into_iter().for_each(|token| self.run_again(token));
+            }
             tracing::warn!(
                 session = session.id,
                 "a client did not acknowledge a recall in time and is cut off"

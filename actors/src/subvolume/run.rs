@@ -88,6 +88,9 @@ impl SubvolumeRoot {
 
     /// Runs a job until it is answered or has to wait. `token`: it was parked before.
     pub(super) fn run(&mut self, mut job: Job, token: Option<u64>) {
+        if let Some(error) = job.state.failed.take() {
+            return self.answer(job, token, Some(Err(error)));
+        }
         loop {
             let index = job.state.results.len();
             let Some(request) = job.ask.steps.as_slice().get(index) else {
@@ -203,11 +206,16 @@ impl SubvolumeRoot {
         Waiter::resume(self.mailbox.clone(), token)
     }
 
-    /// Answers with an error; what earlier steps changed is recalled all the same, but nobody waits for it: the error says that not all
-    /// was done.
-    pub(super) fn answer_error(&mut self, job: Job, token: Option<u64>, error: WireError) {
+    /// Answers with an error, once others have dropped what the steps before it changed.
+    pub(super) fn answer_error(&mut self, mut job: Job, token: Option<u64>, error: WireError) {
         self.grant_absence(&job, job.state.results.len(), &error);
-        self.answer(job, token, Some(Err(error)));
+        match self.waits_for_recalls(&job) {
+            Some(group) => {
+                job.state.failed = Some(error);
+                self.wait_for_recalls(job, token, group);
+            }
+            None => self.answer(job, token, Some(Err(error))),
+        }
     }
 
     /// Answers a parked job with what it waited for.

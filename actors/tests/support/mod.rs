@@ -229,9 +229,13 @@ impl Client {
     }
 
     pub fn hello(&mut self) -> SessionResponse {
+        self.hello_with(Features::NONE)
+    }
+
+    pub fn hello_with(&mut self, features: Features) -> SessionResponse {
         let hello = SessionRequest::Hello {
             protocol_version: PROTOCOL_VERSION,
-            features: Features::NONE,
+            features,
             client_id: self.client_id,
             client_name: Text::new("test"),
         };

@@ -3,14 +3,16 @@
 use std::rc::Rc;
 use std::time::Instant;
 
+use subvol_protocol::request::{FileRequest, LockKind, LockRange};
 use tokio::task::spawn_local;
 
+use super::locks::wanted;
 use super::{Front, Outcome, Output, Waiting, errno};
 use crate::backend::{Backend, Failure};
 use crate::counters::add;
 use crate::kernel::abi::{self, InitOut, Opcode, init};
 use crate::kernel::request::{Arguments, Incoming};
-use crate::limits::{LEASED_SECONDS_OLD_KERNEL, MAX_BACKGROUND, MAX_WRITE};
+use crate::limits::{FORGET_PAUSE, LEASED_SECONDS_OLD_KERNEL, MAX_BACKGROUND, MAX_WRITE};
 
 /// What an answer needs of its request.
 #[derive(Clone, Copy)]
@@ -64,14 +66,17 @@ impl<B: Backend> Front<B> {
                 return self.answer(&asked, outcome);
             }
         };
+        let lock = match (&arguments, opcode) {
+            (Arguments::Lock(lock), Opcode::SetLkW) => wanted(&asked, lock).ok(),
+            _ => None,
+        };
         let front = Rc::clone(self);
         let task = spawn_local(async move {
             let outcome = front.handle(asked, arguments, payload).await;
             front.under_way.borrow_mut().remove(&unique);
             front.answer(&asked, outcome);
         });
-        let breakable = opcode == Opcode::SetLkW;
-        let waiting = Waiting { task: task.abort_handle(), breakable, interrupted: false };
+        let waiting = Waiting { task: task.abort_handle(), lock, interrupted: false };
         self.under_way.borrow_mut().insert(unique, waiting);
     }
 
@@ -198,11 +203,11 @@ impl<B: Backend> Front<B> {
     }
 
     /// A process that waits was told to stop. What the server is about to answer is left to finish; what may take for ever ends here.
-    fn interrupt(&self, unique: u64) {
+    fn interrupt(self: &Rc<Self>, unique: u64) {
         let connected = self.backend.is_connected();
         if let Some(waiting) = self.under_way.borrow_mut().get_mut(&unique) {
             waiting.interrupted = true;
-            if connected && !waiting.breakable {
+            if connected && waiting.lock.is_none() {
                 return;
             }
         } else {
@@ -212,14 +217,34 @@ impl<B: Backend> Front<B> {
     }
 
     /// Ends a waiting request with EINTR.
-    pub(super) fn break_off(&self, unique: u64) {
+    pub(super) fn break_off(self: &Rc<Self>, unique: u64) {
         let Some(waiting) = self.under_way.borrow_mut().remove(&unique) else { return };
         waiting.task.abort();
         self.device.refuse(unique, errno::EINTR);
+        if let Some(lock) = waiting.lock {
+            self.take_back(lock);
+        }
+    }
+
+    /// A wait for a lock was ended. It may have been granted at that very moment, and nobody knows of it: it goes, unless its owner has
+    /// locks there already, whose part it may have become.
+    fn take_back(self: &Rc<Self>, lock: LockRange) {
+        if self.locks.borrow().has_any(&lock) {
+            return;
+        }
+        let front = Rc::clone(self);
+        spawn_local(async move {
+            // After the cancellation, which leaves with the end of the task.
+            tokio::time::sleep(FORGET_PAUSE).await;
+            if !front.locks.borrow().has_any(&lock) {
+                let lock = LockRange { kind: LockKind::Unlock, ..lock };
+                front.backend.tell(FileRequest::Lock { lock, wait: None, reclaim: false });
+            }
+        });
     }
 
     /// The connection is lost: those whose processes were told to stop need not wait for the next one.
-    pub(super) fn break_off_interrupted(&self) {
+    pub(super) fn break_off_interrupted(self: &Rc<Self>) {
         let interrupted: Vec<u64> = self
             .under_way
             .borrow()

@@ -53,6 +53,14 @@ impl HeldLocks {
         })
     }
 
+    /// Whether the owner of a lock has any of its family on the inode.
+    #[must_use]
+    pub fn has_any(&self, lock: &LockRange) -> bool {
+        self.inodes.get(&lock.inode).is_some_and(|held| {
+            held.iter().any(|held| held.lock.owner == lock.owner && held.lock.family == lock.family)
+        })
+    }
+
     /// Owners and families with locks taken through a handle.
     #[must_use]
     pub fn of_handle(&self, inode: u64, handle: u64) -> Vec<(u64, LockFamily)> {

@@ -17,7 +17,7 @@ pub(super) const fn unlock(inode: u64, owner: u64, family: LockFamily) -> LockRa
     LockRange { inode, family, kind: LockKind::Unlock, owner, start: 0, last: MAX_FILE_SIZE, process: 0 }
 }
 
-fn wanted(asked: &Asked, lock: &LkIn) -> Result<LockRange, Failure> {
+pub(super) fn wanted(asked: &Asked, lock: &LkIn) -> Result<LockRange, Failure> {
     let kind = match lock.lock.kind as i32 {
         libc::F_RDLCK => LockKind::Read,
         libc::F_WRLCK => LockKind::Write,

@@ -30,7 +30,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use subvol_protocol::request::FileRequest;
+use subvol_protocol::request::{FileRequest, LockRange};
 use subvol_protocol::response::FileResponse;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -133,8 +133,8 @@ pub(crate) struct Front<B> {
 /// A request whose answer is awaited.
 struct Waiting {
     task: AbortHandle,
-    /// It may be ended at any time: it waits for a lock.
-    breakable: bool,
+    /// The lock it waits for: such a wait may be ended at any time.
+    lock: Option<LockRange>,
     interrupted: bool,
 }
 
