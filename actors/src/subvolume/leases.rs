@@ -56,7 +56,7 @@ impl SubvolumeRoot {
         if self.leases.is_unused() {
             return;
         }
-        let own = job.ask.session.lease.get().copied();
+        let own = self.lease_of(&job.ask.session);
         let run = Run { ask: &job.ask, state: &mut job.state, index };
         let Some(request) = run.ask.steps.as_slice().get(index) else { return };
         let changed = changed(&run, request, response);
@@ -89,7 +89,7 @@ impl SubvolumeRoot {
 
     /// A look-up that found nothing is an answer too: the name is absent.
     pub(super) fn grant_absence(&mut self, job: &Job, index: usize, error: &WireError) {
-        let Some(&slot) = job.ask.session.lease.get() else { return };
+        let Some(slot) = self.lease_of(&job.ask.session) else { return };
         let Some(request) = job.ask.steps.as_slice().get(index) else { return };
         let explicit = |reference| match reference {
             subvol_protocol::request::InodeRef::Explicit(inode) => Some(inode),
@@ -178,7 +178,10 @@ impl SubvolumeRoot {
         client.incarnation += 1;
         let before = client.session.replace(Arc::clone(session));
         if let Some(before) = before {
+            // Its end has not been noticed yet, and will not be looked at.
             before.fence();
+            let waiting = self.locks.stop_waiting(slot);
+            waiting.into_iter().for_each(|token| self.fail_parked(token, ErrorCode::Interrupted.into()));
         }
         let _ = session.lease.set(slot);
         freed.into_iter().for_each(|token| self.run_again(token));
@@ -188,13 +191,20 @@ impl SubvolumeRoot {
         Ok(FileResponse::LeasesBegun { granted: true, recall_milliseconds, silence_milliseconds, resumed })
     }
 
+    /// The slot of a session, while it is its own: a job that waited may outlive its session, and must not use what is another's now.
+    pub(super) fn lease_of(&self, session: &Session) -> Option<Slot> {
+        let &slot = session.lease.get()?;
+        let client = self.lease_clients.get(usize::from(slot))?;
+        client.session.as_ref().is_some_and(|current| current.id == session.id).then_some(slot)
+    }
+
     /// The slot of a session with leases.
-    pub(super) fn slot(run: &Run<'_>) -> Result<Slot, WireError> {
-        run.ask.session.lease.get().copied().ok_or_else(|| ErrorCode::OutOfOrder.into())
+    pub(super) fn slot(&self, run: &Run<'_>) -> Result<Slot, WireError> {
+        self.lease_of(&run.ask.session).ok_or_else(|| ErrorCode::OutOfOrder.into())
     }
 
     pub(super) fn reclaim_inodes(&mut self, run: &Run<'_>, inodes: &[u64]) -> Step {
-        let slot = Self::slot(run)?;
+        let slot = self.slot(run)?;
         let mut lost = Vec::new();
         for &inode in inodes {
             match self.subvolume.attributes(inode) {
@@ -212,7 +222,7 @@ impl SubvolumeRoot {
     }
 
     pub(super) fn forget_inodes(&mut self, run: &Run<'_>, inodes: &[u64]) -> Step {
-        let slot = Self::slot(run)?;
+        let slot = self.slot(run)?;
         for &inode in inodes {
             if self.leases.forget(slot, inode) {
                 self.close_inode(inode);
@@ -222,7 +232,7 @@ impl SubvolumeRoot {
     }
 
     pub(super) fn acknowledge_recalls(&mut self, run: &Run<'_>, recalls: &[u64]) -> Step {
-        let slot = Self::slot(run)?;
+        let slot = self.slot(run)?;
         let tokens: Vec<u64> =
             recalls.iter().filter_map(|&number| self.leases.acknowledge(slot, number)).collect();
         tokens.into_iter().for_each(|token| self.run_again(token));
@@ -300,7 +310,13 @@ impl SubvolumeRoot {
     }
 
     /// Parks a job whose steps are all done until others have dropped what they changed.
-    pub(super) fn wait_for_recalls(&mut self, job: Job, token: Option<u64>, group: u64) {
+    pub(super) fn wait_for_recalls(&mut self, mut job: Job, token: Option<u64>, group: u64) {
+        if job.state.data.is_empty() {
+            // What it wrote is in place. If two clients filled their permits with writes that wait for each other, the
+            // acknowledgements behind them would never be read.
+            job.ask.payload = bytes::Bytes::new();
+            job.permit = None;
+        }
         let token = self.park(job, token, Why::Recall);
         self.leases.wait(group, token);
     }

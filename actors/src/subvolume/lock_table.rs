@@ -116,17 +116,23 @@ impl InodeLocks {
     /// Grants what can be granted now, in order.
     fn serve(&mut self) -> Vec<u64> {
         let mut tokens = Vec::new();
-        let mut rest = VecDeque::new();
-        while let Some(waiting) = self.waiting.pop_front() {
-            if self.blocker(waiting.slot, &waiting.lock).is_some() {
-                rest.push_back(waiting);
-            } else {
-                self.apply(waiting.slot, &waiting.lock);
-                tokens.push(waiting.token);
+        loop {
+            let before = tokens.len();
+            let mut rest = VecDeque::new();
+            while let Some(waiting) = self.waiting.pop_front() {
+                if self.blocker(waiting.slot, &waiting.lock).is_some() {
+                    rest.push_back(waiting);
+                } else {
+                    self.apply(waiting.slot, &waiting.lock);
+                    tokens.push(waiting.token);
+                }
+            }
+            self.waiting = rest;
+            // A grant that weakens its owner's lock makes way for one that was passed over.
+            if tokens.len() == before {
+                return tokens;
             }
         }
-        self.waiting = rest;
-        tokens
     }
 }
 

@@ -11,7 +11,7 @@ use subvol_protocol::response::FileResponse;
 
 impl SubvolumeRoot {
     pub(super) fn lock(&mut self, run: &Run<'_>, lock: &LockRange, wait: Option<u64>, reclaim: bool) -> Step {
-        let slot = Self::slot(run)?;
+        let slot = self.slot(run)?;
         self.attributes_of(lock.inode)?;
         let up = self.shared.started.elapsed();
         let grace = self.shared.options.lock_grace;
@@ -38,7 +38,7 @@ impl SubvolumeRoot {
             Some(FileRequest::Lock { lock, .. }) => *lock,
             _ => return self.answer_error(job, token, ErrorCode::Internal.into()),
         };
-        let Some(&slot) = job.ask.session.lease.get() else {
+        let Some(slot) = self.lease_of(&job.ask.session) else {
             return self.answer_error(job, token, ErrorCode::OutOfOrder.into());
         };
         let token = self.park(job, token, Why::Lock);
@@ -57,15 +57,33 @@ impl SubvolumeRoot {
     }
 
     pub(super) fn cancel_lock(&mut self, run: &Run<'_>, wait: u64) -> Step {
-        let slot = Self::slot(run)?;
-        if let Some(token) = self.locks.cancel(slot, wait) {
+        let slot = self.slot(run)?;
+        let token = self.locks.cancel(slot, wait).or_else(|| self.in_grace(run.ask.session.id, wait));
+        if let Some(token) = token {
             self.fail_parked(token, ErrorCode::Interrupted.into());
         }
         Ok(FileResponse::Noted)
     }
 
+    /// The job with this number that waits for those who had locks before.
+    fn in_grace(&self, session: u64, number: u64) -> Option<u64> {
+        let asks = |job: &Job| {
+            job.ask
+                .steps
+                .as_slice()
+                .iter()
+                .any(|step| matches!(step, FileRequest::Lock { wait: Some(wait), .. } if *wait == number))
+        };
+        let mut waiting = self.parked_for(Why::LockGrace).into_iter();
+        waiting.find(|token| {
+            self.parked
+                .get(token)
+                .is_some_and(|parked| parked.job.ask.session.id == session && asks(&parked.job))
+        })
+    }
+
     pub(super) fn test_lock(&self, run: &Run<'_>, lock: &LockRange) -> Step {
-        let slot = Self::slot(run)?;
+        let slot = self.slot(run)?;
         Ok(FileResponse::LockFound { blocker: self.locks.test(slot, lock) })
     }
 }
