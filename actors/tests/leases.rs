@@ -115,6 +115,24 @@ fn names_are_recalled_one_by_one_and_absent_ones_too() {
 }
 
 #[test]
+fn a_directory_that_changes_itself_keeps_its_names_leased() {
+    let place = Place::new(256 * MIB);
+    let _server = place.start();
+    let (mut a, mut b) = (leased(&place, 1), leased(&place, 2));
+    assert_eq!(code(b.lookup("later")), ErrorCode::NotFound);
+    let change = a.send(&chmod(ROOT).into(), &[]);
+    let (number, targets) = recall(&mut b);
+    assert_eq!(targets, [RecallTarget { inode: ROOT, name: None }]);
+    acknowledge(&mut b, number);
+    a.wait(change);
+    let change = a.send(&create_request("later").into(), &[]);
+    let (number, targets) = recall(&mut b);
+    assert_eq!(targets, [RecallTarget { inode: ROOT, name: Some(name("later")) }]);
+    acknowledge(&mut b, number);
+    a.wait(change);
+}
+
+#[test]
 fn a_client_that_does_not_answer_is_cut_off() {
     let place = Place::new(256 * MIB);
     let _server = start(&place, |options| options.recall_time = Duration::from_millis(300));

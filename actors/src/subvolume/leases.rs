@@ -65,11 +65,24 @@ impl SubvolumeRoot {
             let mut send = SmallVec::new();
             let group = self.leases.recall(own, &changed, job.state.recalls, now, &mut send);
             job.state.recalls = group;
+            self.keep_names(&send);
             self.send_recalls(send);
         }
         if let Some(slot) = own {
             let run = Run { ask: &job.ask, state: &mut job.state, index };
             self.grant(slot, &run, index, response);
+        }
+    }
+
+    /// A recall of a directory itself leaves its names leased: the client drops attributes and listing, not the names, and has to hear
+    /// of each of those later.
+    fn keep_names(&mut self, recalls: &[Recall]) {
+        for recall in recalls {
+            for target in recall.targets.iter().filter(|target| target.name.is_none()) {
+                if self.subvolume.attributes(target.inode).is_ok_and(|item| item.is_directory()) {
+                    self.leases.grant(recall.slot, target.inode);
+                }
+            }
         }
     }
 
@@ -129,6 +142,12 @@ impl SubvolumeRoot {
         };
         if let Some(inode) = leased {
             self.leases.grant(slot, inode);
+        }
+        if let R::Rename { parent, new_parent, .. } = request {
+            // The names that its kernel moved are kept as they are.
+            for inode in [*parent, *new_parent].into_iter().filter_map(of) {
+                self.leases.grant(slot, inode);
+            }
         }
         match response {
             FileResponse::Entry { attributes, .. }

@@ -79,8 +79,9 @@ impl<B: Backend> Front<B> {
             }
         }
         let _ = self.with_node(asked.inode, |node| {
-            node.bound = up_to;
-            node.listed_to = last.filter(|_| end && !full);
+            // Of two listings at a time the later bound counts: a late part of the older one must not cut the newer short.
+            node.bound = node.bound.max(up_to);
+            node.listed_to = last.filter(|_| end && !full && up_to == node.bound);
         });
         let mut output = Output::bytes(listing.bytes().to_vec().into());
         output.named = named;

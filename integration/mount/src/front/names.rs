@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use subvol_protocol::attributes::{Attributes, FileKind};
 use subvol_protocol::name::{LinkTarget, Name};
-use subvol_protocol::request::{Create, FileRef, FileRequest, InodeRef, NewKind, RenameMode, SetAttributes};
+use subvol_protocol::request::{Create, FileRef, FileRequest, InodeRef, NewKind, RenameMode};
 use subvol_protocol::response::FileResponse;
 
 use super::dispatch::Asked;
@@ -123,26 +123,15 @@ impl<B: Backend> Front<B> {
 
     pub(super) async fn create(self: &Rc<Self>, asked: &Asked, create: &CreateIn, entry: &[u8]) -> Outcome {
         let flags = create.flags as i32;
-        let exclusive = flags & libc::O_EXCL != 0;
-        let made = self.make(asked, entry, NewKind::Regular, (create.mode, create.umask), exclusive).await;
-        let (mut attributes, created) = match made {
-            Ok(made) => made,
-            // Somebody else made something of that name that is no regular file: the kernel looks again.
-            Err(Failure(errno::EEXIST | libc::EISDIR)) if !exclusive => return Err(Failure(errno::ESTALE)),
+        // Always exclusive: the kernel takes what it gets for new and lets its opener in without a look at permissions. If somebody
+        // else was first, it looks the name up again and opens what is there, as anybody may or may not.
+        let made = self.make(asked, entry, NewKind::Regular, (create.mode, create.umask), true).await;
+        let attributes = match made {
+            Ok((attributes, _)) => attributes,
+            Err(Failure(errno::EEXIST)) if flags & libc::O_EXCL == 0 => return Err(Failure(errno::ESTALE)),
             Err(failure) => return Err(failure),
         };
-        // The kernel takes the file for new and does not cut it itself.
-        if !created && flags & libc::O_TRUNC != 0 && attributes.size > 0 {
-            let file = FileRef::inode(attributes.inode);
-            let change = SetAttributes { size: Some(0), ..SetAttributes::none(file) };
-            match self.ask(FileRequest::SetAttributes(change)).await? {
-                FileResponse::AttributesSet { attributes: after, .. } => attributes = after,
-                _ => return Err(unexpected()),
-            }
-        }
-        let output =
-            if created { self.new_entry(asked, &attributes) } else { self.entry(asked, &attributes) };
-        Ok(output.and(&self.opened(attributes.inode, create.flags)))
+        Ok(self.new_entry(asked, &attributes).and(&self.opened(attributes.inode, create.flags)))
     }
 
     pub(super) async fn create_unnamed(self: &Rc<Self>, asked: &Asked, create: &CreateIn) -> Outcome {
