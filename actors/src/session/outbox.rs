@@ -4,7 +4,7 @@
 //! last append of a batch, so that a batch costs one wake-up and one write; an idle outbox holds no buffer.
 
 use super::permits::Permit;
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::task::Waker;
 use subvol_protocol::codec::{self, Message};
@@ -38,7 +38,7 @@ pub enum LocalReply {
         /// The answer.
         response: Response,
         /// The bytes of a read.
-        data: Vec<ReadSegment>,
+        data: Bytes,
     },
     /// What the server says unasked.
     Push(Push),
@@ -90,7 +90,9 @@ impl Outbox {
         {
             let mut state = self.state.lock();
             if let Some(local) = &mut state.local {
-                let (response, data) = (response.clone(), payload.to_vec());
+                let mut data = BytesMut::with_capacity(payload.iter().map(segment_length).sum());
+                payload.iter().for_each(|segment| append(&mut data, segment));
+                let (response, data) = (response.clone(), data.freeze());
                 local.push(LocalReply::Answer { id: request_id, response, data });
                 return;
             }

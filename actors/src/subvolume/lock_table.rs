@@ -52,15 +52,11 @@ pub struct LockTable {
     inodes: FxHashMap<InodeNumber, InodeLocks>,
 }
 
-const fn overlap(a: &LockRange, b: &LockRange) -> bool {
-    a.start <= b.last && b.start <= a.last
-}
-
 fn blocks(held: &Held, slot: Slot, lock: &LockRange) -> bool {
     held.lock.family == lock.family
         && (held.slot != slot || held.lock.owner != lock.owner)
         && (held.lock.kind == LockKind::Write || lock.kind == LockKind::Write)
-        && overlap(&held.lock, lock)
+        && held.lock.overlaps(lock)
 }
 
 impl InodeLocks {
@@ -76,15 +72,10 @@ impl InodeLocks {
         let mut pieces = Vec::new();
         self.held.retain(|held| {
             let same = held.slot == slot && held.lock.owner == lock.owner && held.lock.family == lock.family;
-            if !same || !overlap(&held.lock, lock) {
+            if !same || !held.lock.overlaps(lock) {
                 return true;
             }
-            if held.lock.start < lock.start {
-                pieces.push(Held { lock: LockRange { last: lock.start - 1, ..held.lock }, ..*held });
-            }
-            if held.lock.last > lock.last {
-                pieces.push(Held { lock: LockRange { start: lock.last + 1, ..held.lock }, ..*held });
-            }
+            pieces.extend(held.lock.without(lock).map(|lock| Held { lock, ..*held }));
             false
         });
         self.held.append(&mut pieces);

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use anyhow::{Context as _, Result};
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use subvol_actors::{LocalReply, LocalVolume, ServerHandle};
 use subvol_mount::backend::{Answer, Backend, Event, Failure};
@@ -20,7 +20,6 @@ use subvol_mount::kernel::device::Device;
 use subvol_mount::kernel::mounting::{MountSettings, mount, unmount};
 use subvol_protocol::request::{FileRequest, Request};
 use subvol_protocol::response::{FileResponse, Push, Response};
-use subvol_storage::fs::read::ReadSegment;
 
 const EIO: i32 = 5;
 
@@ -175,7 +174,7 @@ impl Local {
                 LocalReply::Answer { id, response, data } => {
                     // Who gave up waiting left no slot.
                     if let Some(slot) = state.waiting.get_mut(&id) {
-                        slot.answer = Some(Ok((response, joined(&data))));
+                        slot.answer = Some(Ok((response, data)));
                         if let Some(waker) = slot.waker.take() {
                             waker.wake();
                         }
@@ -213,19 +212,6 @@ impl Local {
         };
         Call { id: self.send(request, payload, true), local: Rc::clone(self), wait }
     }
-}
-
-/// The bytes of a read in one piece.
-fn joined(data: &[ReadSegment]) -> Bytes {
-    let mut bytes = BytesMut::new();
-    for segment in data {
-        match segment {
-            ReadSegment::Zeros(length) => bytes.put_bytes(0, *length),
-            ReadSegment::Memory { page, from, to } => bytes.extend_from_slice(&page[*from..*to]),
-            ReadSegment::Device { .. } => panic!("a read is answered only when all of it is in memory"),
-        }
-    }
-    bytes.freeze()
 }
 
 /// Waits for an answer.

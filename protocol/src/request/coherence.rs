@@ -42,3 +42,44 @@ pub struct LockRange {
     /// The process, told to those who ask who is in their way.
     pub process: u32,
 }
+
+impl LockRange {
+    /// Whether the two have a byte in common.
+    #[must_use]
+    pub const fn overlaps(&self, other: &Self) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+
+    /// What is left of this one, before and behind, when the bytes of another are taken out of it.
+    pub fn without(self, other: &Self) -> impl Iterator<Item = Self> {
+        let before =
+            (self.start < other.start).then(|| Self { last: self.last.min(other.start - 1), ..self });
+        let behind = (self.last > other.last).then(|| Self { start: self.start.max(other.last + 1), ..self });
+        before.into_iter().chain(behind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_taken_out_leave_what_is_around_them() {
+        let range = |start, last| LockRange {
+            inode: 1,
+            family: LockFamily::Range,
+            kind: LockKind::Read,
+            owner: 1,
+            start,
+            last,
+            process: 1,
+        };
+        let left =
+            |other| range(10, 20).without(&other).map(|piece| (piece.start, piece.last)).collect::<Vec<_>>();
+        assert_eq!(left(range(12, 15)), [(10, 11), (16, 20)]);
+        assert_eq!(left(range(0, 10)), [(11, 20)]);
+        assert_eq!(left(range(20, u64::MAX)), [(10, 19)]);
+        assert_eq!(left(range(0, u64::MAX)), []);
+        assert!(range(10, 20).overlaps(&range(20, 21)) && !range(10, 20).overlaps(&range(21, 30)));
+    }
+}

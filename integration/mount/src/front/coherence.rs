@@ -1,7 +1,7 @@
 //! Recalls, and the loss and return of the connection.
 //!
-//! A loss ends all leases: names become stale at once, then attributes and pages of every inode go, those without a request under way
-//! first (the others wait for their answers). When the connection is back, inodes and locks are claimed again before anything else is
+//! A loss ends all leases: names become stale at once, then attributes and pages of every inode go, those without a change under
+//! way first (the others wait for its answer). When the connection is back, inodes and locks are claimed again before anything else is
 //! asked; a lock that somebody else got meanwhile is lost, and the handles of its file hear of it once.
 
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use subvol_protocol::request::FileRequest;
 use subvol_protocol::response::{FileResponse, RecallTarget};
 
 use super::Front;
-use super::notifier::{Done, Drop};
+use super::notifier::Drop;
 use crate::backend::{Backend, Event};
 use crate::counters::add;
 
@@ -43,7 +43,7 @@ impl<B: Backend> Front<B> {
         add(&self.counters.recalls, targets.len().max(1) as u64);
         if targets.is_empty() {
             self.drop_everything();
-            self.notifier.drop_these(Vec::new(), Some(Done::Recall(recall)));
+            self.notifier.drop_these(Vec::new(), Some(recall));
             return;
         }
         let mut now = Vec::with_capacity(targets.len());
@@ -74,7 +74,7 @@ impl<B: Backend> Front<B> {
                 .collect()
         };
         if !drops.is_empty() {
-            self.notifier.drop_these(drops, recall.map(Done::Recall));
+            self.notifier.drop_these(drops, recall);
         } else if let Some(recall) = recall {
             self.acknowledge(recall);
         }
@@ -88,7 +88,7 @@ impl<B: Backend> Front<B> {
         let (busy, idle): (Vec<u64>, Vec<u64>) =
             inodes.all().into_iter().partition(|&inode| recalls.is_changing(inode));
         let numbers = |list: Vec<u64>| list.into_iter().map(|inode| inodes.nodeid(inode)).collect();
-        self.notifier.drop_these(vec![Drop::All(numbers(idle))], Some(Done::All));
+        self.notifier.drop_these(vec![Drop::All(numbers(idle))], None);
         self.notifier.drop_these(vec![Drop::All(numbers(busy))], None);
     }
 

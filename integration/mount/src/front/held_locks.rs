@@ -25,15 +25,10 @@ impl HeldLocks {
         let mut pieces = Vec::new();
         held.retain(|old| {
             let same = old.lock.owner == lock.owner && old.lock.family == lock.family;
-            if !same || old.lock.last < lock.start || old.lock.start > lock.last {
+            if !same || !old.lock.overlaps(lock) {
                 return true;
             }
-            if old.lock.start < lock.start {
-                pieces.push(Held { lock: LockRange { last: lock.start - 1, ..old.lock }, ..*old });
-            }
-            if old.lock.last > lock.last {
-                pieces.push(Held { lock: LockRange { start: lock.last + 1, ..old.lock }, ..*old });
-            }
+            pieces.extend(old.lock.without(lock).map(|lock| Held { lock, ..*old }));
             false
         });
         held.append(&mut pieces);

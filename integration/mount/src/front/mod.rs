@@ -46,7 +46,7 @@ use crate::kernel::reply::Validity;
 use crate::limits::{FORGET_PAUSE, FORGETS_AT_ONCE, LEASED_SECONDS, REQUESTS_IN_A_ROW};
 use held_locks::HeldLocks;
 use inodes::{Inodes, Node};
-use notifier::{Done, Notifier};
+use notifier::Notifier;
 use opening::Handles;
 use recalls::Recalls;
 
@@ -212,12 +212,9 @@ async fn read_requests<B: Backend>(front: &Rc<Front<B>>) -> io::Result<()> {
 }
 
 /// Says that a recall was worked off once the kernel dropped what it named.
-async fn acknowledge<B: Backend>(front: Rc<Front<B>>, mut finished: UnboundedReceiver<Done>) {
-    while let Some(done) = finished.recv().await {
-        match done {
-            Done::Recall(recall) => front.acknowledge(recall),
-            Done::All => {}
-        }
+async fn acknowledge<B: Backend>(front: Rc<Front<B>>, mut finished: UnboundedReceiver<u64>) {
+    while let Some(recall) = finished.recv().await {
+        front.acknowledge(recall);
     }
 }
 

@@ -22,19 +22,10 @@ pub enum Drop {
     All(Vec<u64>),
 }
 
-/// What to drop, and what to say afterwards.
+/// What to drop, and the recall that is worked off then.
 struct Order {
     drops: Vec<Drop>,
-    done: Option<Done>,
-}
-
-/// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// This recall.
-    Recall(u64),
-    /// Everything that could be dropped without waiting, after a loss of the connection.
-    All,
+    recall: Option<u64>,
 }
 
 /// See the module. The thread ends when this is dropped.
@@ -43,11 +34,11 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Starts the thread. What is done comes out of the receiver.
+    /// Starts the thread. Recalls that are worked off come out of the receiver.
     ///
     /// # Errors
     /// When there can be no more threads.
-    pub fn start(device: Device) -> std::io::Result<(Self, UnboundedReceiver<Done>)> {
+    pub fn start(device: Device) -> std::io::Result<(Self, UnboundedReceiver<u64>)> {
         let (orders, queue) = mpsc::channel();
         let (done, finished) = unbounded_channel();
         thread::Builder::new().name("mount-notify".into()).spawn(move || run(&device, &queue, &done))?;
@@ -55,13 +46,13 @@ impl Notifier {
     }
 
     /// Orders drops.
-    pub fn drop_these(&self, drops: Vec<Drop>, done: Option<Done>) {
+    pub fn drop_these(&self, drops: Vec<Drop>, recall: Option<u64>) {
         // The thread ends only after this.
-        let _ = self.orders.send(Order { drops, done });
+        let _ = self.orders.send(Order { drops, recall });
     }
 }
 
-fn run(device: &Device, queue: &mpsc::Receiver<Order>, done: &UnboundedSender<Done>) {
+fn run(device: &Device, queue: &mpsc::Receiver<Order>, done: &UnboundedSender<u64>) {
     while let Ok(order) = queue.recv() {
         for item in order.drops {
             let result = match item {
@@ -85,8 +76,8 @@ fn run(device: &Device, queue: &mpsc::Receiver<Order>, done: &UnboundedSender<Do
                 tracing::debug!(%error, "a notification was refused");
             }
         }
-        if let Some(what) = order.done {
-            let _ = done.send(what);
+        if let Some(recall) = order.recall {
+            let _ = done.send(recall);
         }
     }
 }

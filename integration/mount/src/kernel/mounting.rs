@@ -56,7 +56,7 @@ pub enum MountError {
         error: io::Error,
     },
     /// fusermount3 refused.
-    #[error("fusermount3 could not mount on {}: {detail}. `allow_other` needs the line user_allow_other in /etc/fuse.conf", path.display())]
+    #[error("fusermount3 could not mount on {}: {detail}. Users need access to /dev/fuse (usually mode 0666), and `allow_other` needs the line user_allow_other in /etc/fuse.conf", path.display())]
     Helper {
         /// Where.
         path: PathBuf,

@@ -3,7 +3,6 @@
 //! Unless told to stay in the foreground it starts itself once more, detached, and returns when that one serves the directory or says why
 //! not.
 
-use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -23,6 +22,9 @@ use super::mounts;
 use crate::failure::usage;
 use crate::globals::Globals;
 
+/// Names the descriptor through which the detached process tells the one that started it how it went.
+const READY_FD: &str = "SUBVOL_MOUNT_READY_FD";
+
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// The volume; or `list`, alone, to show what is mounted
@@ -37,13 +39,13 @@ pub struct Options {
     /// Stay in the foreground, and log to the standard error output
     #[arg(long, short)]
     foreground: bool,
-    /// Options as in fstab, separated by commas: ro, allow_other, nosuid, nodev, noexec, hard (default) or soft (errors after two
-    /// minutes without a server), locks=shared (default) or locks=local (locks count in this mount only, opening is cheaper),
+    /// Options as in fstab, separated by commas: ro, allow_other, nosuid, nodev, noexec, hard (default) or soft (errors after some
+    /// seconds without a server), locks=shared (default) or locks=local (locks count in this mount only, opening is cheaper),
     /// access_log=FILE (every request as a line of JSON), server=, token_file=, tenant=
     #[arg(short, value_name = "OPTIONS", num_args = 1)]
     o: Vec<String>,
     /// Tells the process that started this one
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, env = READY_FD)]
     ready_fd: Option<i32>,
 }
 
@@ -59,8 +61,11 @@ pub async fn run(globals: &Globals, options: Options) -> anyhow::Result<()> {
         chosen.add(list).map_err(usage)?;
     }
     chosen.read_only |= options.read_only;
-    if !options.foreground {
+    if !options.foreground && options.ready_fd.is_none() {
         return detach(&directory);
+    }
+    if options.ready_fd.is_none() {
+        log_to_standard_error();
     }
     let reporter = options.ready_fd.map(Reporter::new);
     let globals = chosen.globals(globals)?;
@@ -72,6 +77,13 @@ pub async fn run(globals: &Globals, options: Options) -> anyhow::Result<()> {
         }
         (result, _) => result,
     }
+}
+
+/// What a mount in the foreground has to say; `RUST_LOG` chooses.
+fn log_to_standard_error() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
 /// Mounts and serves until unmounted.
@@ -172,12 +184,14 @@ fn detach(directory: &Path) -> anyhow::Result<()> {
     let (ours, theirs): (OwnedFd, OwnedFd) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let theirs = theirs.into_raw_fd();
-    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let at = arguments.iter().position(|argument| argument == "mount").map_or(arguments.len(), |at| at + 1);
-    arguments.insert(at, format!("--ready-fd={theirs}").into());
-    arguments.insert(at, "--foreground".into());
+    // The same words once more, under the same name: mount(8) calls this program by another one.
+    let mut words = std::env::args_os();
     let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Some(name) = words.next() {
+        command.arg0(name);
+    }
+    command.args(words).env(READY_FD, theirs.to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: setsid is async-signal-safe and touches no memory.
     unsafe {
         command.pre_exec(|| rustix::process::setsid().map(drop).map_err(std::io::Error::from));

@@ -41,6 +41,20 @@ pub struct TopOptions {
     count: Option<u64>,
 }
 
+/// How long a mount may take to tell of itself. One whose server is away does not answer: the kernel asks for its root first.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// As [`report`], but does not wait for a mount whose server is away. The thread that still waits ends with the process.
+fn report_in_time(directory: &Path) -> anyhow::Result<Report> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let path = directory.to_path_buf();
+    std::thread::spawn(move || {
+        // Nobody listens any more if it took too long.
+        let _ = tell.send(report(&path));
+    });
+    told.recv_timeout(PATIENCE).with_context(|| format!("{} does not answer", directory.display()))?
+}
+
 /// The report of the mount at a directory.
 fn report(directory: &Path) -> anyhow::Result<Report> {
     let mut bytes = vec![0; 64 << 10];
@@ -70,7 +84,7 @@ fn mount_point(line: &str) -> Option<PathBuf> {
 
 pub fn list(globals: &Globals) -> anyhow::Result<()> {
     let mounts: Vec<(PathBuf, anyhow::Result<Report>)> =
-        mounted()?.into_iter().map(|directory| (directory.clone(), report(&directory))).collect();
+        mounted()?.into_iter().map(|directory| (directory.clone(), report_in_time(&directory))).collect();
     if globals.json {
         let list: Vec<_> = mounts
             .iter()
